@@ -1299,6 +1299,33 @@ static void speeds_not_used(void) {
     tsv_release(&t);
 }
 
+/* A variable fills a column of what was done; one that only shares its name with a measure fills nothing. */
+static void variables_in_columns(void) {
+    dw_err err = {0};
+    judge_counts counts;
+    tsv_table t;
+    write_text(file("named.tsv"), "model\tmodel_sha256\ttext\tbase\tfile_bytes\tbytes_per_token\twindows\tln_ratio\t"
+                                  "ln_ratio_se\nm\thash\t-\t-\t1\t1\t-\t-\t-\n");
+    judge *j = judge_new(2, &err);
+    static const char variant[] = "text=calib.txt texts=some depth=deep windows=4 kl_mean=x metric=energy rate=0.2";
+    REQUIRE(j && !judge_add(j, 0, file("named.tsv"), variant, false, &err), "%s", err.text);
+    REQUIRE(!judge_fail(j, 1, "n", variant, "a reason", &err), "%s", err.text);
+    REQUIRE(!judge_write(j, file("named.judged"), "#", &counts, &err), "%s", err.text);
+    REQUIRE(!tsv_read(&t, file("named.judged"), &err), "%s", err.text);
+    static const char *const measured[] = {"text", "texts", "depth", "windows", "kl_mean"};
+    CHECK(t.n_rows == 2);
+    for (size_t i = 0; i < t.n_rows; i++) {
+        for (size_t k = 0; k < sizeof measured / sizeof *measured; k++)
+            CHECK(!strcmp(tsv_cell(&t, i, measured[k]), "-"), "row %zu: %s %s", i, measured[k],
+                  tsv_cell(&t, i, measured[k]));
+        CHECK(!strcmp(tsv_cell(&t, i, "metric"), "energy") && !strcmp(tsv_cell(&t, i, "rate"), "0.2") &&
+              !strcmp(tsv_cell(&t, i, "variant"), variant));
+    }
+    tsv_release(&t);
+    judge_free(j);
+    CHECK(!test_run("deadwood-table %s", file("named.judged")), "%s", test_run_output());
+}
+
 static int n_models(const char *dir) {
     test_run("ls %s | grep -c gguf", file(dir));
     return atoi(test_run_output());
@@ -1405,6 +1432,7 @@ static const test_case cases[] = {
     {"speed of one sequence goes into the rows of its model, that of several has rows of its own", speeds_of_sequences},
     {"a row takes no cost from planted gates, nor from another cache or other kernels", speeds_of_others},
     {"a row of speed that no other row uses stays", speeds_not_used},
+    {"a variable that is called as a measure fills no column of measures", variables_in_columns},
     {"models go when they are scored, as --keep says, and are not made again", kept_models},
     {"of two models in one step each stays or goes by its own verdict", kept_each},
     {"so does one whose name is longer than a row holds", kept_long_name},

@@ -1,6 +1,7 @@
 /* judge.c - gathers rows, compares them, writes one table (judge.h says by which rules). */
 #include "experiments/sweep/judge.h"
 #include "experiments/measures.h"
+#include "experiments/report/headings.h"
 #include "kit/tsv.h"
 
 #include <math.h>
@@ -151,6 +152,12 @@ static const char *value_in(const char *variant, const char *name, char *value, 
         at += n;
     }
     return "-";
+}
+
+/* What a variable says of a column that a row does not know.  Only what was done to the model: a variable that is called
+ * as a measure or a condition is, `depth` or `texts`, was given to some step of the grid and was not measured. */
+static const char *treatment_in(const char *variant, const char *column, char *value, size_t size) {
+    return exp_heading_of(column).role == EXP_TREATMENT ? value_in(variant, column, value, size) : "-";
 }
 
 static bool is_speed_alone(const source *s, size_t row) { return !is_known(cell(s, row, "text")); }
@@ -600,7 +607,8 @@ static bool is_of_verdict(const char *column) {
 static int write_failed(const source *s, dw_out *out, dw_err *err) {
     char value[64];
     for (const exp_column *c = exp_columns; c->name; c++) {
-        const char *text = !strcmp(c->name, "model") ? s->model : value_in(s->variant, c->name, value, sizeof value);
+        const char *text = !strcmp(c->name, "model") ? s->model
+                                                     : treatment_in(s->variant, c->name, value, sizeof value);
         if (!is_of_verdict(c->name) && write_cell(out, text, '\t', err)) return -1;
     }
     return write_verdict(out, s->variant, "-", "failed", s->reason, err);
@@ -635,7 +643,7 @@ static int write_row(const judge *j, size_t i, size_t row, dw_out *out, dw_err *
         if (is_of_verdict(name)) continue;
         if (speed && (!is_known(text) || (!has_own && !strcmp(name, "threads"))))
             text = cell_at(&j->source[speed->source], speed->row, c);
-        if (!is_known(text)) text = value_in(s->variant, name, value, sizeof value);
+        if (!is_known(text)) text = treatment_in(s->variant, name, value, sizeof value);
         if (write_cell(out, text, '\t', err)) return -1;
     }
     return write_judged(j, i, row, out, err);

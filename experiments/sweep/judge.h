@@ -32,8 +32,8 @@
  * Selection and report: where a model has rows of role select, they alone decide its verdict.  Its rows of role report
  * get the same verdict, and their numbers are unbiased, because nothing was chosen by their texts.
  *
- * The columns are those of score, and `variant`: the values of the grid's variables.  A column that a row leaves
- * unknown has the value of the variable of that name, where there is one. */
+ * The columns are those of score, and `variant`: the values of the grid's variables.  A column that tells what was done
+ * to the model, and that a row leaves unknown, has the value of the variable of that name, where there is one. */
 #ifndef EXP_JUDGE_H
 #define EXP_JUDGE_H
 
