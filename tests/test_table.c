@@ -435,7 +435,7 @@ static void variants(void) {
 
 static void tsv_and_csv(void) {
     const char *path = test_file("rows.tsv"), *tsv = test_file("out.tsv"), *again = test_file("again.tsv"),
-               *csv = test_file("out.csv");
+               *csv = test_file("out.csv"), *out;
     CHECK(!test_run("deadwood-table %s -o %s", path, tsv), "%s", test_run_output());
     CHECK(strstr(read_file(tsv), "\tppl\tppl_se\t") && strstr(read_file(tsv), "\t42.123456\t0.8\t"), "%s",
           read_file(tsv));
@@ -443,6 +443,11 @@ static void tsv_and_csv(void) {
                     tsv, again, tsv),
           "%s", test_run_output());
     CHECK(!test_run("cmp %s %s", tsv, again), "%s", test_run_output());
+    CHECK(strstr(read_file(tsv), "\tverdict\tkl_kind\tdisturbed\tleak\n") &&
+              strstr(read_file(tsv), "\tdiscard\tfull\tcpu\tno\n") && strstr(read_file(tsv), "\t-\ttop64\t-\ta\n"),
+          "bounds, disturbed speeds and leaks are columns: %s", read_file(tsv));
+    out = shown(path, "--format csv --where model!=flap.gguf --where model!=cut.gguf");
+    CHECK(!strstr(out, "kl_kind") && !strstr(out, "disturbed") && !strstr(out, "leak"), "where a row has one: %s", out);
     const char *odd = write_table("odd.tsv", "a b\n1,2 say\"no\"\n3 4\n");
     CHECK(!test_run("deadwood-table %s -o %s", odd, csv) &&
               !strcmp(read_file(csv), "a,b\n\"1,2\",\"say\"\"no\"\"\"\n3,4\n"),

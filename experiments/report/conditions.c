@@ -23,6 +23,8 @@ static bool any_says(const exp_rows *r, const exp_line *line, const char *column
 
 bool exp_is_disturbed(const exp_rows *r, const exp_line *line) { return any_says(r, line, "disturbed"); }
 
+bool exp_has_leak(const exp_rows *r, const exp_line *line) { return any_says(r, line, "leak"); }
+
 bool exp_is_bound(const exp_rows *r, const exp_line *line) {
     return !strcmp(cell_of(r, line->row[0], "kl_kind"), "top64");
 }
@@ -101,7 +103,7 @@ bool exp_verdict(char text[EXP_VERDICT], const exp_sheet *s, const exp_line *lin
                                                           : "; ",
                                  parts[i].begin, cell, parts[i].end);
     }
-    if (any_says(r, line, "leak")) n += (size_t)sprintf(text + n, "%sleak", n ? "; " : "");
+    if (exp_has_leak(r, line)) n += (size_t)sprintf(text + n, "%sleak", n ? "; " : "");
     return n > 0;
 }
 

@@ -94,6 +94,30 @@ static int add_variables(exp_sheet *s, dw_err *err) {
     return rc;
 }
 
+static bool has_field(const exp_sheet *s, const char *name) {
+    for (size_t i = 0; i < s->n_fields; i++)
+        if (!strcmp(s->field[i].name, name)) return true;
+    return false;
+}
+
+static bool any_line(const exp_sheet *s, bool (*says)(const exp_rows *r, const exp_line *line)) {
+    for (size_t i = 0; i < s->lines->n; i++)
+        if (says(s->rows, &s->lines->line[i])) return true;
+    return false;
+}
+
+/* What ≥, ! and "leak" tell readers is a column for programs, where a row has it: a KL that is a lower bound, a speed that
+ * was disturbed and a text that the model has seen cannot be told from others by their numbers. */
+static int add_marks(exp_sheet *s, dw_err *err) {
+    int rc = 0;
+    bool speeds = false;
+    for (size_t i = 0; i < s->n_fields; i++) speeds |= exp_is_speed(s->field[i].heading.column);
+    if (has_field(s, "kl_mean") && any_line(s, exp_is_bound)) rc = add_field(s, "kl_kind", err);
+    if (!rc && speeds && any_line(s, exp_is_disturbed)) rc = add_field(s, "disturbed", err);
+    if (!rc && any_line(s, exp_has_leak)) rc = add_field(s, "leak", err);
+    return rc;
+}
+
 /* Of results: the model and what was done to it, measures, the verdict.  For readers of a sweep a label tells all that
  * was done but the rate that was reached. */
 static int add_usual(exp_sheet *s, dw_err *err) {
@@ -109,7 +133,7 @@ static int add_usual(exp_sheet *s, dw_err *err) {
         if (strcmp(h->column, "verdict") ? is_worth_showing(s, h) : has_verdict(s))
             rc = add_field(s, is_name ? "label" : h->column, err);
     }
-    return rc;
+    return !rc && s->for_programs ? add_marks(s, err) : rc;
 }
 
 static int add_all(exp_sheet *s, dw_err *err) {
