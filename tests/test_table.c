@@ -443,6 +443,10 @@ static void tsv_and_csv(void) {
                     tsv, again, tsv),
           "%s", test_run_output());
     CHECK(!test_run("cmp %s %s", tsv, again), "%s", test_run_output());
+    CHECK(!test_run("deadwood-table %s -o %s", tsv, again) && !test_run("cmp %s %s", tsv, again),
+          "read again it is the same: %s", read_file(again));
+    CHECK(!strncmp(shown(tsv, "--format tsv --columns ppl_se,model,ppl"), "model\tppl\tppl_se\n", 17), "%s",
+          test_run_output());
     CHECK(strstr(read_file(tsv), "\tverdict\tkl_kind\tdisturbed\tleak\n") &&
               strstr(read_file(tsv), "\tdiscard\tfull\tcpu\tno\n") && strstr(read_file(tsv), "\t-\ttop64\t-\ta\n"),
           "bounds, disturbed speeds and leaks are columns: %s", read_file(tsv));

@@ -395,15 +395,30 @@ static void print_raw_field(FILE *out, const exp_sheet *s, const exp_field *f, c
     if (f->se >= 0) print_raw_number(out, error, separator);
 }
 
+/* Whether a field is the standard error of another one, beside which it stands already. */
+static bool stands_beside(const exp_sheet *s, const exp_field *f) {
+    bool found = false;
+    for (size_t k = 0; k < s->n_fields && !f->of_dense; k++)
+        found |= s->field[k].se >= 0 && s->field[k].se == f->column;
+    return found;
+}
+
 static void print_raw_table(FILE *out, const exp_sheet *s, char separator) {
+    bool first = true;
     for (size_t k = 0; k < s->n_fields; k++) {
-        print_raw(out, s->field[k].name, separator, !k);
+        if (stands_beside(s, &s->field[k])) continue;
+        print_raw(out, s->field[k].name, separator, first);
         if (s->field[k].se >= 0) print_raw(out, s->field[k].heading.se, separator, false);
+        first = false;
     }
     fputc('\n', out);
     for (size_t i = 0; i < s->lines->n; i++) {
-        for (size_t k = 0; k < s->n_fields; k++)
-            print_raw_field(out, s, &s->field[k], &s->lines->line[i], separator, !k);
+        first = true;
+        for (size_t k = 0; k < s->n_fields; k++) {
+            if (stands_beside(s, &s->field[k])) continue;
+            print_raw_field(out, s, &s->field[k], &s->lines->line[i], separator, first);
+            first = false;
+        }
         fputc('\n', out);
     }
 }
