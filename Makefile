@@ -198,6 +198,6 @@ clean:  ## remove what was built
 	rm -rf build build-*
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## */  \1\t/p' Makefile
+	@sed -n 's/^\([a-z0-9-]*\):.*## */  \1\t/p' Makefile
 
 -include $(shell find $B -name '*.d' 2>/dev/null)
