@@ -9,7 +9,7 @@ deadwood collect -m m.gguf -f text.txt -c 64 --windows 2 -o m.h5 --export-imatri
 deadwood rank -m m.gguf -s m.h5 --metric energy --rate 0.5 --group 32 -o m.plan -q
 # The same weights with another tokenizer.
 perl -0777 -pe 's/tokenizer\.ggml\.bos_token_id/tokenizer.ggml.bos_token_iD/' m.gguf >tokenizer.gguf
-cmp -s m.gguf tokenizer.gguf && exit 1
+if cmp -s m.gguf tokenizer.gguf; then exit 1; fi
 # A gated model, its traces, one with predictors; a threshold that is no number; a predictor without a tensor.
 deadwood gate -m m.gguf -s m.h5 --rule cats --activity 0.3 -o gated.gguf -q
 deadwood trace -m gated.gguf -f text.txt -c 32 --tokens 128 -o m.traces -q

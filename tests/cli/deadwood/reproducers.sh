@@ -31,8 +31,8 @@ done
 # What a file's lineage says becomes neither an option that writes elsewhere nor a control byte.
 for file in lineage facts; do
     deadwood inspect "$broken/$file.gguf" --lineage >shown
-    ! grep -qE -- '--stock|-o [^ ]*/|-o \.|^-' shown
-    ! LC_ALL=C grep -q "$(printf '[\001-\010\013-\037]')" shown
+    if grep -E -- '--stock|-o [^ ]*/|-o \.|^-' shown; then exit 1; fi
+    if LC_ALL=C grep -q "$(printf '[\001-\010\013-\037]')" shown; then exit 1; fi
 done
 deadwood score -c 64 --windows 2 -m "$broken/stored-esc.bin" --base "$broken/base.bin" --no-speed >shown 2>&1
-! LC_ALL=C grep -q "$(printf '[\001-\010\013-\037]')" shown
+if LC_ALL=C grep -q "$(printf '[\001-\010\013-\037]')" shown; then exit 1; fi

@@ -34,7 +34,8 @@ grep -q '</svg>' out/plot.svg
 # One ratio of speeds, in both tables.
 gain=$(awk -F ' *[|] *' '/decoding, dense = 1/ {for (i = 1; i <= NF; i++) if ($i == "decoding, dense = 1") at = i} $2 == "activation-0.2.gguf" {print $at + 0}' out/table.md)
 story=$(awk -F ' *[|] *' '$2 == "3 cut 20 % in groups" {sub(/x /, "", $6); print $6 + 0}' out/story.md)
-test -n "$gain" && test "$gain" = "$story"
+test -n "$gain"
+test "$gain" = "$story"
 # All was expected to take some time, which is said again at the end.
 grep -q '^It will take about [0-9]* minutes*, [0-9]* MB of disk in ' second
 grep -q '^It took [0-9.]* minutes ([0-9.]* were expected) and [0-9]* MB' second

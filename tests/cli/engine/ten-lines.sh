@@ -18,7 +18,8 @@ END
 cc -std=gnu11 -Wall -Wextra -Werror -I"$ROOT/engine" ten.c "$BUILD/libengine.a" -lm -lpthread -o ten
 deadwood convert "$ROOT/experiments/mini" -o mini.gguf -q
 ./ten mini.gguf | grep -qE '^-[0-9]+\.[0-9]{4}$'
-! ./ten ten.c >refused && grep -q "ten.c" refused
+if ./ten ten.c >refused; then exit 1; fi
+grep -q "ten.c" refused
 ldd ten | grep -vE 'linux-vdso|ld-linux|libc\.so|libm\.so' >others || true
 cat others
 test ! -s others

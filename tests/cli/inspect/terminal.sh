@@ -4,7 +4,7 @@ escape=$(printf '\033')
 csi=$(printf '\302\233')
 turn=$(printf '\342\200\256')
 clean() { # the file holds none of these bytes
-    ! LC_ALL=C grep -q "$escape\|$csi\|$turn" "$1"
+    if LC_ALL=C grep -q "$escape\|$csi\|$turn" "$1"; then return 1; fi
 }
 printf "# deadwood plan 1\n# metric $escape[2Jweight $csi $turn \303\244 \344\nlayer width keep\n0 32 0-31\n" >plan.tsv
 deadwood inspect plan.tsv >out

@@ -63,10 +63,14 @@ bench() { env "$@" >../out 2>../err || echo "exit status $?"; }
 ran() { grep -c "$1" "$RAN" || true; }
 
 # Without upstream's libraries, and of a changed tree, nothing is measured.
-test "$(bench sh experiments/bench.sh)" = 'exit status 1' && grep -q 'versus --fetch' ../err && test ! -e "$RAN"
+test "$(bench sh experiments/bench.sh)" = 'exit status 1'
+grep -q 'versus --fetch' ../err
+test ! -e "$RAN"
 export DW_STOCK=$PWD/../stock
 echo '#' >>experiments/bench.cells
-test "$(bench sh experiments/bench.sh)" = 'exit status 1' && grep -q 'give DIRTY=1' ../err && test ! -e "$RAN"
+test "$(bench sh experiments/bench.sh)" = 'exit status 1'
+grep -q 'give DIRTY=1' ../err
+test ! -e "$RAN"
 git checkout -q .
 
 # A cell that fails is named; the others have rows, and the same command measures only what lacks.
@@ -76,7 +80,8 @@ grep -q 'lacking: this machine lacks the level amx' ../err
 : >"$RAN"
 test -z "$(bench sh experiments/bench.sh)"
 grep -q '^bench: .*slow: is there' ../err
-test "$(ran 'versus.*--what prefill')" = 0 && test "$(ran 'versus.*--what decode')" = 2
+test "$(ran 'versus.*--what prefill')" = 0
+test "$(ran 'versus.*--what decode')" = 2
 grep -q 'versus -m build/bench/models/7b-q4_0.gguf --what decode --depth 8192 .*--pairs 11 --seconds 45.* --try build/bench/models/7b4-q4_0.gguf' "$RAN"
 
 # The table: bounds are judged by the lower end of the interval less 0.02; figures are those of the programs.
@@ -84,24 +89,36 @@ tsv=results/speed-avx512.tsv
 column() { awk -F '\t' -v cell="$1" -v name="$2" 'NR == 1 {for (i = 1; i <= NF; i++) if ($i == name) at = i} $1 == cell {print $at}' $tsv; }
 test "$(tail -n +2 $tsv | cut -f1 | tr '\n' ' ')" = 'decode slow forced same busy gate sampling collect deep filled '
 test "$(awk -F '\t' '{print NF}' $tsv | sort -u | wc -l)" = 1
-test "$(column decode cell_share)" = 1.000 && test "$(column decode wall_gb_s)" = 40 # 40 GB/s of 40
-test "$(column busy cell_share)" = 0.41 && test "$(column busy busy_others)" = 1
-test "$(column forced level)" = avx2 && test "$(column same level)" = best && test "$(column same want_ratio)" = 1.5
-test "$(column gate cell_share)" = 0.91 && test "$(column collect cell_share)" = 0.900
+test "$(column decode cell_share)" = 1.000 # 40 GB/s of 40
+test "$(column decode wall_gb_s)" = 40
+test "$(column busy cell_share)" = 0.41
+test "$(column busy busy_others)" = 1
+test "$(column forced level)" = avx2
+test "$(column same level)" = best
+test "$(column same want_ratio)" = 1.5
+test "$(column gate cell_share)" = 0.91
+test "$(column collect cell_share)" = 0.900
 test "$(column sampling cell_share)" = 0.0200 # 1 ms of the 50 of a step
-test "$(column filled cell_ratio)" = 2.0000 && test "$(column deep commit)" = "$COMMIT"
+test "$(column filled cell_ratio)" = 2.0000
+test "$(column deep commit)" = "$COMMIT"
 reached() { awk -F '|' -v work="$1" 'index($2, work) == 2 {gsub(/ /, "", $12); print $12; exit}' results/speed-avx512.md; }
 test "$(reached '7b-q4_0, decode ')" = yes
 test "$(reached 'base-q4_0, prefill of 512 ')" = no       # 1.59 of 4
 test "$(reached 'base-q4_0, prefill of 512, forced avx2')" = yes # 1.59 of 1.6 less 0.02
 test "$(reached 'base-q4_0, decode, beside')" = yes # 0.41 of 0.42
 test "$(reached '7b-q4_0, sampling')" = no
-grep -q "commit $COMMIT" results/speed-avx512.md && grep -q 'cpu, 2 logical' results/speed-avx512.md && grep -q 'Upstream 0.5.0' results/speed-avx512.md
+grep -q "commit $COMMIT" results/speed-avx512.md
+grep -q 'cpu, 2 logical' results/speed-avx512.md
+grep -q 'Upstream 0.5.0' results/speed-avx512.md
 
 # A part goes to the terminal, and so does the quick form, which measures anew.
 cp results/speed-avx512.tsv ../before
 : >"$RAN"
-test -z "$(bench CELLS='slow gate' sh experiments/bench.sh)" && test "$(grep -c '^| ' ../out)" = 3
-test -z "$(bench sh experiments/bench.sh quick)" && grep -q '^| base-q4_0, prefill of 512' ../out
-test "$(ran versus)" = 1 && grep -q -- '--pairs 5 --seconds 4' "$RAN" && cmp -s results/speed-avx512.tsv ../before
+test -z "$(bench CELLS='slow gate' sh experiments/bench.sh)"
+test "$(grep -c '^| ' ../out)" = 3
+test -z "$(bench sh experiments/bench.sh quick)"
+grep -q '^| base-q4_0, prefill of 512' ../out
+test "$(ran versus)" = 1
+grep -q -- '--pairs 5 --seconds 4' "$RAN"
+cmp -s results/speed-avx512.tsv ../before
 rm -rf .git

@@ -17,16 +17,23 @@ status_of() { local status=0; "$@" >../out 2>../err || status=$?; echo $status; 
 for script in results results_7b; do
     rm -f "$RAN"
     git checkout -q .
-    test "$(status_of sh experiments/$script.sh)" = 9 && test -s "$RAN"    # a clean tree is measured
+    test "$(status_of sh experiments/$script.sh)" = 9    # a clean tree is measured
+    test -s "$RAN"
     echo 2 >results/cut.md
     rm -f "$RAN"
-    test "$(status_of sh experiments/$script.sh)" = 9 && test -s "$RAN"    # old results may be half replaced
+    test "$(status_of sh experiments/$script.sh)" = 9    # old results may be half replaced
+    test -s "$RAN"
     echo 2 >code.c
     rm -f "$RAN"
-    test "$(status_of sh experiments/$script.sh)" = 1 && test ! -e "$RAN"
-    grep -q 'give DIRTY=1' ../err && grep -q '^ M code.c$' ../err && ! grep -q cut.md ../err
-    test "$(status_of env DIRTY=1 sh experiments/$script.sh)" = 9 && test -s "$RAN"
+    test "$(status_of sh experiments/$script.sh)" = 1
+    test ! -e "$RAN"
+    grep -q 'give DIRTY=1' ../err
+    grep -q '^ M code.c$' ../err
+    if grep -q cut.md ../err; then exit 1; fi
+    test "$(status_of env DIRTY=1 sh experiments/$script.sh)" = 9
+    test -s "$RAN"
 done
 rm -rf .git "$RAN"
-test "$(status_of env GIT_DIR=/nowhere sh experiments/results.sh)" = 1 && test ! -e "$RAN"
+test "$(status_of env GIT_DIR=/nowhere sh experiments/results.sh)" = 1
+test ! -e "$RAN"
 grep -q 'the commit of these files is unknown' ../err
