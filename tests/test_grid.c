@@ -327,6 +327,34 @@ static void controls_come(void) {
     grid_release(&g);
 }
 
+/* What the sweep says of controls of a grid: `how` is the variable, `step` makes $made from $dense. */
+static void noted(const char *how, const char *step, const char *wanted) {
+    char text[1024];
+    dw_err err = {0};
+    grid g;
+    snprintf(text, sizeof text,
+             HEAD "how = %s\ndense : synth -o $out.gguf\n%s\nscore : score -m $made -o $rows --base $dense\n"
+                  "q : requant -m $dense --type Q4_0 -o $out.gguf\n",
+             how, step);
+    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s",
+            err.text);
+    CHECK(g.n_own_step == g.n_step && !strcmp(g.notes, wanted), "%s: '%s', expected '%s'", how, g.notes, wanted);
+    grid_release(&g);
+}
+
+static void controls_hidden(void) {
+    static const char cut[] = "plan : rank -m $dense $how -o $out.tsv\nmade : cut -m $dense -p $plan -o $out.gguf",
+                      gate[] = "made : gate -m $dense $how -o $out.gguf";
+    noted("'--metric energy --rate 0.1' '--metric flap --rate 0.1'", cut,
+          "no control: random neurons for step plan: its --metric stands in a value of 'how'; write --metric into the "
+          "step\n");
+    noted("'--metric energy --rate 0.1' '--metric random --rate 0.1'", cut, "");
+    noted("'--rule cats --activity 0.5'", gate,
+          "no control: fixed neurons for step made: its --rule stands in a value of 'how'; write --rule into the step\n");
+    noted("'--rule cats --activity 0.5' '--rule static --activity 0.5'", gate, "");
+    noted("'--drop-layers 2'", cut, "");
+}
+
 static void seed_reads(void) {
     dw_err err = {0};
     asked a;
@@ -369,6 +397,7 @@ static const test_case cases[] = {
     {"a change of value, command or input changes the names of what depends on it and of nothing else", identities},
     {"patterns in lists stand for files in order; without a match the line is named", lists_of_files},
     {"random neurons and plain quantizations are added where a grid has none", controls_come},
+    {"a metric or rule that stands in a variable's value gets no control, and that is said", controls_hidden},
     {"the grid of every kind of line reads as it did", seed_reads},
     {"times of programs of every name that a grid allows are remembered", costs_of_names},
     {0}};

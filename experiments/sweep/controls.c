@@ -279,11 +279,53 @@ static void put_random(controls *c, const statement *s, const char *seed) {
     PUT(c, "\n");
 }
 
+/* Whether a step, or what reads it, makes rows. */
+static bool leads_to_rows(controls *c, size_t step) {
+    bool rows = false;
+    for (size_t i = 0; i < c->n; i++) {
+        statement *s = &c->s[i];
+        s->copied = i == step || (is_step(s) && names_copies(c, s));
+        rows |= s->copied && makes_rows(s);
+    }
+    return rows;
+}
+
+/* The variable or list among the words of a step whose values hold an option, as how = '--metric energy' does; NONE: no
+ * value does. */
+static size_t holder_of(const controls *c, const statement *s, const char *option) {
+    for (size_t i = 3; i < s->n; i++) {
+        const size_t k = referred(c, s->word[i]);
+        for (size_t v = 2; k != NONE && !is_step(&c->s[k]) && v < c->s[k].n; v++)
+            if (strstr(c->s[k].word[v], option)) return k;
+    }
+    return NONE;
+}
+
+static bool holds_word(const statement *s, const char *word) {
+    for (size_t v = 2; v < s->n; v++)
+        if (strstr(s->word[v], word)) return true;
+    return false;
+}
+
+/* Steps whose option cannot be replaced, because it stands in a variable's value, get no control, which is said. */
+static void note_hidden(controls *c, const char *tool, const char *option, const char *what) {
+    for (size_t i = 0; i < c->n; i++) {
+        const statement *s = &c->s[i];
+        const size_t k = runs(s, tool) && !value_of(s, option, NULL) ? holder_of(c, s, option) : NONE;
+        if (k != NONE && leads_to_rows(c, i))
+            NOTE(c, "no control: %s for step %s: its %s stands in a value of '%s'; write %s into the step\n", what,
+                 s->word[0], option, c->s[k].word[0], option);
+    }
+}
+
 static void add_random(controls *c) {
     for (size_t i = 0; i < c->n; i++) {
         const char *metric = runs(&c->s[i], "rank") ? value_of(&c->s[i], "--metric", NULL) : NULL;
         if (metric && may_be(c, metric, "random")) return;
+        const size_t holder = runs(&c->s[i], "rank") && !metric ? holder_of(c, &c->s[i], "--metric") : NONE;
+        if (holder != NONE && holds_word(&c->s[holder], "random")) return;
     }
+    note_hidden(c, "rank", "--metric", "random neurons");
     if (!mark_copies(c)) return;
     const char *seed = free_name(c, "seed", "twin_seed");
     PUT(c, "%s = 1 2 3\n", seed);
@@ -438,12 +480,15 @@ static bool has_fixed(const controls *c) {
     for (size_t i = 0; i < c->n; i++) {
         const char *rule = runs(&c->s[i], "gate") ? value_of(&c->s[i], "--rule", NULL) : NULL;
         if (rule && (may_be(c, rule, "static") || may_be(c, rule, "random"))) return true;
+        const size_t holder = runs(&c->s[i], "gate") && !rule ? holder_of(c, &c->s[i], "--rule") : NONE;
+        if (holder != NONE && (holds_word(&c->s[holder], "static") || holds_word(&c->s[holder], "random"))) return true;
     }
     return false;
 }
 
 static void add_fixed(controls *c) {
     bool any = false;
+    if (!has_fixed(c)) note_hidden(c, "gate", "--rule", "fixed neurons");
     for (size_t i = 0; i < c->n && !has_fixed(c); i++) {
         const statement *s = &c->s[i];
         char name[128];
