@@ -1324,6 +1324,13 @@ static void variables_in_columns(void) {
     tsv_release(&t);
     judge_free(j);
     CHECK(!test_run("deadwood-table %s", file("named.judged")), "%s", test_run_output());
+    set_up();
+    write_text(file("named.grid"), HEAD "depth = 1 2\nrate = 3 4\nx : stub $depth $rate -o $out.gguf\n"
+                                        "y : stub rows $x -o $rows\n");
+    CHECK(!sweep("named.grid", "named", "--dry-run") &&
+              strstr(test_run_output(), "the variable 'depth' has the name") &&
+              !strstr(test_run_output(), "the variable 'rate'"),
+          "%s", test_run_output());
 }
 
 static int n_models(const char *dir) {

@@ -7,6 +7,7 @@
  * processes (children.h); several sweeps share a folder by claims (claims.h); rows are gathered and judged (judge.h).
  * folder.c says what is in the folder, sweep.h which file does what. */
 #include "experiments/sweep/sweep.h"
+#include "experiments/report/headings.h"
 #include "kit/talk.h"
 
 #include <signal.h>
@@ -112,6 +113,15 @@ static const opt_program program = {
                "deadwood sweep experiments/grids/mini.grid -o build/sweep -j 2",
     .rows = rows};
 
+/* A variable that is called as what was measured fills no column, so two variants may look alike in a table. */
+static void warn_of_names(const grid *g) {
+    for (size_t v = 0; v < g->n_variable; v++)
+        if (exp_heading_of(g->variable[v].name).role != EXP_TREATMENT)
+            warn("the variable '%s' has the name of a column that tells what was measured; tables show it in the column "
+                 "variant alone, so rename it",
+                 g->variable[v].name);
+}
+
 /* Everything before the first file is written: what is wrong in the grid or in the folder is said here. */
 static int open_sweep(sweep *s, dw_err *err) {
     const char *slash = strrchr(s->grid_path, '/');
@@ -122,6 +132,7 @@ static int open_sweep(sweep *s, dw_err *err) {
     if (grid_read(&s->grid, s->grid_path, &wanted, err) || jobs_expand(&s->jobs, &s->grid, s->grid_path, err) ||
         programs_find(s, &o.allow, err) || dw_sha256_file(s->grid_path, s->grid_sha256, err))
         return -1;
+    warn_of_names(&s->grid);
     s->comment = dw_format(err, "%s%s', sha256 %s", sweep_comment, slash ? slash + 1 : s->grid_path, s->grid_sha256);
     s->peak = dw_alloc(s->grid.n_step, sizeof *s->peak, "steps", err);
     s->costs = costs_open(err);
