@@ -15,8 +15,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
+ln -s "$here/texts" "$work/texts" # models and texts are words of lists, so their paths are those below $work
 texts=
-for text in "$@"; do texts="$texts $here/texts/eval/$text.txt"; done
+for text in "$@"; do texts="$texts texts/eval/$text.txt"; done
 
 for type in keep f16 q8_0 q4_0; do
     deadwood convert "$here/mini" -o "$work/convert-$type.gguf" --type $type -q
@@ -34,6 +35,9 @@ for type in affine2 minmax4 Q2_K Q3_K Q4_K Q5_K Q6_K; do
 done
 deadwood requant -m "$dense" --mixture Q4_K_M -s "$work/stats.h5" -o "$work/requant-Q4_K_M-weighted.gguf" -q
 
-models=$(cd "$work" && ls ${MODELS:-*.gguf} | sed "s|^|$work/|")
-deadwood score -m $models -f $texts --backend ref -c 128 --windows 1 --protocol full --no-speed -o "$work/rows.tsv" -q >"$work/shown"
+(
+    cd "$work"
+    # shellcheck disable=SC2012,SC2086  # words
+    deadwood score -m $(ls ${MODELS:-*.gguf}) -f $texts --backend ref -c 128 --windows 1 --protocol full --no-speed -o rows.tsv -q >shown
+)
 deadwood table "$work/rows.tsv" --text all --where text!='*' --columns model,text,tokens_scored,nll_nats -o "$out"
