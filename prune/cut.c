@@ -147,6 +147,7 @@ static int open_inputs(inputs *in, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(in->model);
     if (kit_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
     if (o.source && !(in->source = dw_model_open(o.source, err))) return -1;
+    if (o.source && lineage_check(dw_model_gguf(in->source), err)) return -1;
     const double t0 = dw_now();
     kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     in->hash_seconds = dw_now() - t0;
@@ -244,12 +245,12 @@ static bool is_of_plan(const kit_plan *p, const kit_stats_text *t) {
     return false;
 }
 
-/* The texts of the plan, and of the statistics those that the plan does not have. */
+/* The texts of the plan, of the statistics those that the plan does not have, and those of the source's weights. */
 static int stamp_texts(lineage *l, const inputs *in, dw_err *err) {
     if (lineage_plan_texts(l, in->plan.text, in->plan.n_text, err)) return -1;
     for (size_t t = 0; o.stats && t < in->stats.n_text; t++)
         if (!is_of_plan(&in->plan, &in->stats.text[t]) && lineage_texts(l, &in->stats.text[t], 1, err)) return -1;
-    return 0;
+    return o.source ? lineage_texts_of_model(l, dw_model_gguf(in->source), err) : 0;
 }
 
 static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {

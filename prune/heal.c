@@ -289,7 +289,9 @@ static void warn_of_strangers(const inputs *in) {
 static int open_models(inputs *in, dw_err *err) {
     in->model = dw_model_open(o.model, err);
     in->teacher = in->model ? dw_model_open(o.teacher, err) : NULL;
-    if (!in->teacher || lineage_check(dw_model_gguf(in->model), err) || check_vocabularies(in, err)) return -1;
+    if (!in->teacher || lineage_check(dw_model_gguf(in->model), err) ||
+        lineage_check(dw_model_gguf(in->teacher), err) || check_vocabularies(in, err))
+        return -1;
     if (dw_model_is_gated(in->model)) return dw_fail(err, "'%s' is gated; heal the model before gate", o.model);
     if (dw_model_is_gated(in->teacher))
         return dw_fail(err, "'%s' is gated; the teacher must be the original", o.teacher);
@@ -679,6 +681,7 @@ static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
              lineage_input_hashed(l, o.teacher, r->in.teacher_sha256, err) ||
              lineage_fact(l, "tokens_trained", tokens, err) || lineage_fact(l, "minutes_trained", minutes, err);
     for (size_t i = 0; i < r->in.n_text && !rc; i++) rc = stamp_text(l, &r->in.text[i], err);
+    if (!rc) rc = lineage_texts_of_model(l, dw_model_gguf(r->in.teacher), err);
     rc = rc || (o.weights && kit_weights_stamp(&r->weights, o.weights, l, err)) ||
          (r->as.mixture && stamp_types(r, l, err)) || lineage_write(l, w, err);
     lineage_free(l);

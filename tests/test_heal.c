@@ -220,6 +220,28 @@ static void rows_count_all_steps(void) {
     CHECK(minutes[1] > 1.5 * minutes[0], "%g minutes, and %g more", minutes[0], minutes[1] - minutes[0]);
 }
 
+static const char other_text[] = "experiments/texts/calib/german-1.txt";
+
+/* What score says of a model and the other text. */
+static bool leaks(const char *model) {
+    CHECK(!test_run("deadwood-score -m %s -f %s -c 16 --windows 4 --no-speed --json -q", model, other_text), "%s",
+          test_run_output());
+    return strstr(test_run_output(), "german-1.txt' of step heal has the same hash");
+}
+
+static void teacher_taught(void) {
+    const char *m = random_model("tiny-qwen2", "BF16", 0), *small = cut("tiny-qwen2", "BF16"),
+               *teacher = test_file("teacher.gguf"), *student = test_file("student.gguf"),
+               *own = test_file("own.gguf");
+    CHECK(!test_run("deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --batch 4 -t 1 --tokens 64", m, m,
+                    other_text, teacher),
+          "%s", test_run_output());
+    CHECK(!heal(small, teacher, "--tokens 64", student) && !heal(small, m, "--tokens 64", own), "%s",
+          test_run_output());
+    CHECK(leaks(student), "the student of a teacher that learnt from a text says nothing of it");
+    CHECK(!leaks(own), "%s", test_run_output());
+}
+
 /* ---- going on -------------------------------------------------------------------------------------------------- */
 
 enum { N_STEPS = 40 }; // enough that the signal comes before the end
@@ -980,7 +1002,8 @@ static const test_case cases[] = {
     {"with --as and --lr 0 tensors, types and keys are those of requant --mixture, with importances too",
      rounded_as_requant},
     {"with --as a model learns to be rounded; it needs --train all", learns_to_be_rounded},
-    {"rows count the tokens of all steps of heal, and name the mixture of --as", rows_count_all_steps},
+    {"rows count the tokens and minutes of all steps of heal, and name the mixture of --as", rows_count_all_steps},
+    {"a text that the teacher has learnt from is a leak of the student", teacher_taught},
     {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",
      resumed_is_uninterrupted},
     {"checkpoints of another run or damaged ones are refused and stay", checkpoints_are_checked},

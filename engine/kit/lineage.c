@@ -265,6 +265,36 @@ int lineage_plan_texts(lineage *l, const kit_plan_text *text, size_t n, dw_err *
     return add_texts(l, view_plan, text, n, err);
 }
 
+static bool has_step(const lineage *l, dw_str step) {
+    for (size_t i = 0; i < json_array_size(l->steps); i++) {
+        const json_t *own = json_array_get(l->steps, i);
+        if (dw_str_is(step, json_string_value(own))) return true;
+    }
+    return false;
+}
+
+static int take_texts(lineage *l, const json_t *step, dw_err *err) {
+    const char *unnamed = json_string_value(json_object_get(json_object_get(step, "facts"), "unnamed_data"));
+    json_t *text;
+    size_t k;
+    json_array_foreach(json_object_get(step, "texts"), k, text)
+        if (json_array_append(l->texts, text)) return fail_memory(err);
+    return unnamed ? lineage_unnamed_data(l, unnamed, err) : 0;
+}
+
+int lineage_texts_of_model(lineage *l, const dw_gguf *g, dw_err *err) {
+    const dw_kv *steps;
+    const int found = find_steps(g, &steps, err);
+    int rc = found < 0 ? -1 : 0;
+    for (size_t i = 0; found > 0 && i < steps->count && !rc; i++) {
+        if (has_step(l, steps->str[i])) continue;
+        json_t *step = parse_step(steps, i, err);
+        rc = step ? take_texts(l, step, err) : dw_fail_in(err, "'%s'", dw_gguf_path(g));
+        json_decref(step);
+    }
+    return rc;
+}
+
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
     const size_t n = json_array_size(l->steps);
     /* json_dumps() loses parts of the text when an allocation fails; writing into a buffer allocates nothing. */

@@ -38,6 +38,9 @@ struct kit_stats_text;
 int lineage_texts(lineage *l, const struct kit_stats_text *text, size_t n, dw_err *err); // of statistics or traces
 struct kit_plan_text;
 int lineage_plan_texts(lineage *l, const struct kit_plan_text *text, size_t n, dw_err *err); // of a plan
+/* Adds what another model that this step learns from has learnt from: the texts of those of its steps that the parent
+ * has not. */
+int lineage_texts_of_model(lineage *l, const dw_gguf *g, dw_err *err);
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 
