@@ -62,12 +62,23 @@ static double mscale_ratio(const json_t *rope, double factor) {
     return factor > 1 ? (1 + 0.1 * own * log(factor)) / (1 + 0.1 * all * log(factor)) : 1;
 }
 
+/* Newer configurations may have parameters for each type of layer: "rope_parameters": {"full_attention": {...}}. */
+static int check_one_rope(const json_t *rope, dw_err *err) {
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)rope, name, value)
+        if (json_is_object(value))
+            return dw_fail(err, "config.json: rope parameters by type of layer ('%.40s') are not supported", name);
+    return 0;
+}
+
 /* transformers 5 has all of rope in rope_parameters.  Earlier versions have rope_theta in the main object, and
  * rope_scaling. */
 static int read_rope(checkpoint_config *c, const json_t *config, dw_err *err) {
     const json_t *rope = json_object_get(config, "rope_parameters");
     if (!json_is_object(rope)) rope = json_object_get(config, "rope_scaling");
     c->value[DW_KEY_ROPE_BASE] = 10000;
+    if (check_one_rope(rope, err)) return -1;
     if (get_key(c, config, DW_KEY_ROPE_BASE, err) || get_key(c, rope, DW_KEY_ROPE_BASE, err)) return -1;
     const char *type = json_string_value(json_object_get(rope, "rope_type"));
     if (!type) type = json_string_value(json_object_get(rope, "type"));

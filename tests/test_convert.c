@@ -465,7 +465,9 @@ static void same_bounds(void) {
                  {"1e-6", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1e-30,\"attention_factor\":1.0}",
                   "attention_factor"},
                  {"1e-6", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,\"truncate\":true}", NULL},
-                 {"1e-6", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,\"truncate\":false}", "truncate"}};
+                 {"1e-6", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,\"truncate\":false}", "truncate"},
+                 {"1e-6", ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e6}}",
+                  "by type of layer ('full_attention')"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[1024];
         snprintf(text, sizeof text,
