@@ -349,6 +349,10 @@ static void fill_step(exp_result *r, const json_t *step) {
         const char *as = value_of(args, i, "--as");
         if (as) snprintf(r->type, sizeof r->type, "%s", as);
     }
+    for (size_t i = 0, n = strlen(r->type); i < json_array_size(args); i++) { // of heal and requant
+        const char *output = value_of(args, i, "--output-type");
+        if (output) snprintf(r->type + n, sizeof r->type - n, ", output %s", output);
+    }
     if (tokens_before == 0) return;
     snprintf(r->tokens_trained, sizeof r->tokens_trained, "%.0f", tokens_before + atof(r->tokens_trained));
     if (!has_minutes) r->minutes_trained[0] = 0;

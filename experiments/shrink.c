@@ -45,7 +45,7 @@
 
 static struct {
     opt_list model, texts, eval;
-    const char *out, *mixture, *metric;
+    const char *out, *mixture, *output_type, *metric;
     opt_range windows, eval_windows;
     double rate;
     size_t bytes;
@@ -64,6 +64,10 @@ static const opt_row rows[] = {
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the size of FILE, at most", .min = 1, .max = 1e15},
     {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME",
      "the types after the cut, as upstream llama.cpp names them; default: the model's own", OPT_CHOICES(kit_mixtures)},
+    {"output-type", 0, OPT_CHOICE, 0, &o.output_type, NULL, "TYPE",
+     "of --mixture: type of the matrix that gives the logits (in tied models the embeddings), also of the uncut "
+     "controls; default: the mixture's, Q6_K or Q8_0",
+     OPT_CHOICES(dw_encodable_names)},
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME",
      "what makes a neuron worth keeping; default: obs-gradient, or obs where the model has fewer than 16 bits or the "
      "backward pass would take long",
@@ -90,8 +94,8 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "shrink",
     .summary = "a smaller model in one command: collect, rank, cut, heal, requant, score, with controls",
-    .usage = "MODEL -f TEXT.. --rate R|--bytes SIZE -o OUT [--mixture NAME] [--evaluations N] [--heal-minutes M] "
-             "[--eval TEXT..]",
+    .usage = "MODEL -f TEXT.. --rate R|--bytes SIZE -o OUT [--mixture NAME [--output-type TYPE]] [--evaluations N] "
+             "[--heal-minutes M] [--eval TEXT..]",
     .about =
         "Cuts the neurons that the others can best replace (collect --gram --gradients, rank --metric obs-gradient), "
         "repairs what stays (cut --repair lsq), and with --mixture requantizes it with statistics of the cut model.  "
@@ -226,13 +230,13 @@ static int choose_size(shrink *s, dw_err *err) {
     shrink_work *w = &s->work;
     const dw_gguf *g = dw_model_gguf(s->model);
     struct stat st;
-    double keys = stat(s->path, &st) ? 0 : (double)st.st_size - shrink_bytes(s->model, NULL, 1); // with vocabulary
+    double keys = stat(s->path, &st) ? 0 : (double)st.st_size - shrink_bytes(w, NULL, 1); // with vocabulary
     if (keys < 0 || dw_split_count(s->path) > 1) keys = 0;
-    const double uncut = shrink_bytes(s->model, w->mixture, 1) + keys;
-    const double bare = shrink_bytes(s->model, w->mixture, 0) + keys;
+    const double uncut = shrink_bytes(w, w->mixture, 1) + keys;
+    const double bare = shrink_bytes(w, w->mixture, 0) + keys;
     if (!o.bytes) s->widths = shrink_choose_widths(s->model, w->mixture, o.rate, o.evaluations > 0);
     if (!o.bytes && shrink_check_rate(s->model, &s->widths, o.rate, o.evaluations > 0, err)) return -1;
-    w->kept = o.bytes ? shrink_kept(s->model, w->mixture, (double)o.bytes - keys) : 1 - s->widths.reached;
+    w->kept = o.bytes ? shrink_kept(w, (double)o.bytes - keys) : 1 - s->widths.reached;
     if (w->kept >= 1)
         return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without a cut; give fewer bytes", o.bytes, uncut,
                        w->mixture ? " as " : "", w->mixture ? w->mixture->name : "");
@@ -244,8 +248,8 @@ static int choose_size(shrink *s, dw_err *err) {
         return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without its neurons; give more bytes%s", o.bytes, bare,
                        w->mixture ? " as " : "", w->mixture ? w->mixture->name : "",
                        w->mixture ? "" : ", or smaller types (--mixture)");
-    const double wanted = shrink_bytes(s->model, w->mixture, w->kept);
-    if (!narrow_type(s->model)) w->control = shrink_nearest(s->model, wanted);
+    const double wanted = shrink_bytes(w, w->mixture, w->kept);
+    if (!narrow_type(s->model)) w->control = shrink_nearest(w, wanted);
     return dw_gguf_n_tensors(g) ? 0 : dw_fail(err, "'%s' has no tensors", s->path);
 }
 
@@ -255,6 +259,7 @@ static int open_model(shrink *s, dw_err *err) {
         return dw_fail(err, "'%s' is a gated model, which cannot be cut; give the model before gate", s->path);
     s->work.model = s->model;
     s->work.mixture = o.mixture ? kit_mixture_find(o.mixture) : NULL;
+    s->work.output = o.output_type ? dw_qtype_by_name(o.output_type) : NULL;
     if (s->work.mixture && narrow_type(s->model))
         return dw_fail(err, "'%s' is %s already, and --mixture would round it twice; give the model in 16 bits",
                        s->path, narrow_type(s->model));
@@ -265,6 +270,13 @@ static int open_model(shrink *s, dw_err *err) {
 }
 
 /* ---- the grid --------------------------------------------------------------------------------------------------- */
+
+/* " --output-type Q4_K" of a program that rounds; "": it has the mixture's. */
+static const char *output_words(void) {
+    static char words[64];
+    snprintf(words, sizeof words, "%s%s", o.output_type ? " --output-type " : "", o.output_type ? o.output_type : "");
+    return words;
+}
 
 /* A word of a grid that stands for itself: in '..', and ' in "..".  free(). */
 static char *grid_word_of(const char *text, dw_err *err) {
@@ -312,7 +324,8 @@ static void put_rank(char **to, const shrink *s, const words *w, const char *met
         dw_append(to, err, " --bytes %zu", o.bytes);
     else
         dw_append(to, err, " --rate %.6g", o.rate);
-    if (widths_fit(s, is_random)) dw_append(to, err, " --as %s", s->work.mixture->name);
+    if (widths_fit(s, is_random))
+        dw_append(to, err, " --as %s%s", s->work.mixture->name, o.bytes ? output_words() : "");
     if (o.evaluations && !is_random)
         dw_append(to, err, " --allocate evolve --start sensitivity --evaluations %d%s", o.evaluations, w->held);
     dw_append(to, err, " -o $out.tsv\n");
@@ -339,7 +352,7 @@ typedef struct lesson { // of a cut model, or of the whole one
 static void put_heal(char **to, const shrink *s, const words *w, const lesson *l, dw_err *err) {
     dw_append(to, err, "heal -m %s -T %s%s --held-out %d --minutes %.6g", l->model, w->model, w->lesson, n_held_out(s),
               o.heal_minutes);
-    if (l->mixture) dw_append(to, err, " --as %s -s %s", l->mixture->name, l->stats);
+    if (l->mixture) dw_append(to, err, " --as %s%s -s %s", l->mixture->name, output_words(), l->stats);
     dw_append(to, err, " -o $out.gguf\n");
 }
 
@@ -360,14 +373,16 @@ static void put_cut(char **to, const shrink *s, const words *w, const char *pref
     if (heals)
         put_heal(to, s, w, &(lesson){cut_step, of_cut, mixture}, err);
     else if (mixture)
-        dw_append(to, err, "requant -m %s --mixture %s -s %s -o $out.gguf\n", cut_step, mixture->name, of_cut);
+        dw_append(to, err, "requant -m %s --mixture %s%s -s %s -o $out.gguf\n", cut_step, mixture->name, output_words(),
+                  of_cut);
     dw_append(to, err, "%ssmall_row : score -m $%ssmall --base $base%s --no-speed -o $rows\n", prefix, prefix, w->eval);
 }
 
 /* The uncut model in the mixture nearest in bytes; and once more, learning to be rounded, where rounded cuts learn. */
 static void put_rounded(char **to, const shrink *s, const words *w, dw_err *err) {
     const kit_mixture *control = s->work.control;
-    dw_append(to, err, "rounded : requant -m %s --mixture %s -s $stats -o $out.gguf\n", w->model, control->name);
+    dw_append(to, err, "rounded : requant -m %s --mixture %s%s -s $stats -o $out.gguf\n", w->model, control->name,
+              output_words());
     dw_append(to, err, "rounded_row : score -m $rounded --base $base%s --no-speed -o $rows\n", w->eval);
     if (o.heal_minutes <= 0 || !s->work.mixture) return;
     dw_append(to, err, "learned : ");
@@ -649,6 +664,7 @@ int main(int argc, char **argv) {
     o.rate = -1;
     opt_parse(&program, argc, argv);
     if ((o.rate >= 0) == !!o.bytes) die_usage("give --rate or --bytes%s", o.bytes ? ", not both" : "");
+    if (o.output_type && !o.mixture) die_usage("--output-type belongs to --mixture");
     if (o.eval_windows.last && !o.eval.n) die_usage("--eval-windows belongs to --eval");
     kit_blas_start(argv); // its speed is measured
     dw_err err = {0};

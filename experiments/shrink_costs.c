@@ -24,9 +24,9 @@ static double bytes_as(const kit_mixture_use *use, const dw_tensor *t) {
     return (double)dw_qtype_row_bytes(type, t->ne[0]) * (double)(dw_tensor_n_values(t) / t->ne[0]);
 }
 
-static parts parts_of(const dw_model *m, const kit_mixture *mixture) {
-    const dw_gguf *g = dw_model_gguf(m);
-    const kit_mixture_use use = {.mixture = mixture, .model = m, .weighted = true};
+static parts parts_of(const shrink_work *w, const kit_mixture *mixture) {
+    const dw_gguf *g = dw_model_gguf(w->model);
+    const kit_mixture_use use = {.mixture = mixture, .model = w->model, .weighted = true, .output = w->output};
     parts p = {0};
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
@@ -35,21 +35,21 @@ static parts parts_of(const dw_model *m, const kit_mixture *mixture) {
     return p;
 }
 
-double shrink_bytes(const dw_model *m, const kit_mixture *mixture, double kept) {
-    const parts p = parts_of(m, mixture);
+double shrink_bytes(const shrink_work *w, const kit_mixture *mixture, double kept) {
+    const parts p = parts_of(w, mixture);
     return p.rest + kept * p.ffn;
 }
 
-double shrink_kept(const dw_model *m, const kit_mixture *mixture, double bytes) {
-    const parts p = parts_of(m, mixture);
+double shrink_kept(const shrink_work *w, double bytes) {
+    const parts p = parts_of(w, w->mixture);
     return p.ffn > 0 ? (bytes - p.rest) / p.ffn : -1;
 }
 
-const kit_mixture *shrink_nearest(const dw_model *m, double bytes) {
+const kit_mixture *shrink_nearest(const shrink_work *w, double bytes) {
     const kit_mixture *nearest = kit_mixtures;
     double least = INFINITY;
     for (const kit_mixture *x = kit_mixtures; x->name; x++) {
-        const double distance = fabs(shrink_bytes(m, x, 1) - bytes);
+        const double distance = fabs(shrink_bytes(w, x, 1) - bytes);
         if (distance < least) nearest = x;
         least = fmin(least, distance);
     }
@@ -180,7 +180,7 @@ static double checkpoint_bytes(const shrink_work *w) {
 int shrink_estimate(shrink_costs *c, const shrink_work *w, const int32_t *token, int n, dw_err *err) {
     rates r = {0};
     const widths width = widths_of(w->model);
-    const double whole = shrink_bytes(w->model, NULL, 1), cut = shrink_bytes(w->model, NULL, w->kept);
+    const double whole = shrink_bytes(w, NULL, 1), cut = shrink_bytes(w, NULL, w->kept);
     const double gram = gram_bytes(w->model);
     const double layer = 3 * 8 * width.widest * width.widest, room = 100e6;
     if (measure(&r, w, token, n, err)) return -1;
@@ -190,9 +190,9 @@ int shrink_estimate(shrink_costs *c, const shrink_work *w, const int32_t *token,
     c->memory = whole + fmax(heal, fmax(fmin(gram, MOST_GRAM), layer)) + room;
     c->disk = gram + 2 * cut + 400 * w->eval_tokens;
     if (w->heal_minutes > 0) c->disk += checkpoint_bytes(w) + (w->mixture ? 0 : 2 * cut);
-    if (control_learns(w)) c->disk += shrink_bytes(w->model, w->control, 1);
-    if (w->mixture) c->disk += 3 * shrink_bytes(w->model, w->mixture, w->kept);
+    if (control_learns(w)) c->disk += shrink_bytes(w, w->control, 1);
+    if (w->mixture) c->disk += 3 * shrink_bytes(w, w->mixture, w->kept);
     if (!w->mixture) c->disk += cut;
-    if (w->control) c->disk += shrink_bytes(w->model, w->control, 1);
+    if (w->control) c->disk += shrink_bytes(w, w->control, 1);
     return 0;
 }

@@ -25,16 +25,10 @@
 #include "kit/calib.h"
 #include "kit/mixtures.h"
 
-/* Bytes of the file of m with the share `kept` of its neurons, in the types of a mixture; NULL: in its own. */
-double shrink_bytes(const dw_model *m, const kit_mixture *mixture, double kept);
-/* The share of neurons that a file of `bytes` holds; negative: not even a file without neurons is so small. */
-double shrink_kept(const dw_model *m, const kit_mixture *mixture, double bytes);
-/* The mixture in which the uncut model's file is nearest to `bytes`. */
-const kit_mixture *shrink_nearest(const dw_model *m, double bytes);
-
 typedef struct shrink_work { // what is to be done
     const dw_model *model;
     const kit_mixture *mixture, *control; // mixture NULL: the types stay; control NULL: there is none
+    const dw_qtype_row *output;           // of both: type of the matrix that gives the logits; NULL: the mixture's
     double kept;                          // share of neurons
     double calib_tokens, held_tokens, eval_tokens;
     int evaluations;  // of the held-out tokens, by evolve
@@ -44,6 +38,14 @@ typedef struct shrink_work { // what is to be done
     int n_threads;
     double heal_minutes; // of each of the two cut models and, with a mixture, of the uncut one
 } shrink_work;
+
+/* Bytes of the model's file with the share `kept` of its neurons, in the types of a mixture; NULL: in its own. */
+double shrink_bytes(const shrink_work *w, const kit_mixture *mixture, double kept);
+/* The share of neurons that a file of `bytes` holds in the work's mixture; negative: not even a file without neurons is
+ * so small. */
+double shrink_kept(const shrink_work *w, double bytes);
+/* The mixture in which the uncut model's file is nearest to `bytes`. */
+const kit_mixture *shrink_nearest(const shrink_work *w, double bytes);
 
 enum { SHRINK_EVALUATIONS = 200 }; // that are recommended
 

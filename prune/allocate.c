@@ -30,7 +30,8 @@ static const dw_qtype_row *larger_of(const dw_qtype_row *a, const dw_qtype_row *
 
 /* The types with and without importances differ in a few tensors.  The larger one counts, so no size is exceeded. */
 static const dw_qtype_row *type_of_mixture(const prune_sizes_request *wanted, const dw_tensor *t) {
-    kit_mixture_use use = {.mixture = wanted->as.mixture, .model = wanted->model, .drop = wanted->drop};
+    kit_mixture_use use = {
+        .mixture = wanted->as.mixture, .model = wanted->model, .drop = wanted->drop, .output = wanted->as.output};
     const dw_qtype_row *plain = kit_mixture_wanted(&use, t);
     use.weighted = true;
     const dw_qtype_row *weighted = kit_mixture_wanted(&use, t);

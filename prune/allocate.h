@@ -30,6 +30,7 @@
 typedef struct prune_as {
     const kit_mixture *mixture;
     const dw_qtype_row *type;
+    const dw_qtype_row *output; // with a mixture: of the matrix that gives the logits; NULL: the mixture's
 } prune_as;
 
 typedef struct prune_size {    // of a tensor

@@ -21,10 +21,11 @@ static void list_as_names(void) {
         if (!kit_mixture_find(t->name)) as_names[n++].name = t->name;
 }
 
-static prune_as as_named(const char *name) {
+static prune_as as_named(const char *name, const char *output) {
     if (!name) return (prune_as){0};
     const kit_mixture *m = kit_mixture_find(name);
-    return m ? (prune_as){.mixture = m} : (prune_as){.type = dw_qtype_by_name(name)};
+    return m ? (prune_as){.mixture = m, .output = output ? dw_qtype_by_name(output) : NULL}
+             : (prune_as){.type = dw_qtype_by_name(name)};
 }
 
 static const struct { const char *name; } groups[] = {{"1"}, {"32"}, {"64"}, {"128"}, {"256"}, {0}};
@@ -50,6 +51,9 @@ static const opt_row rows[] = {
      "the file's types after requant --mixture or --type TYPES, which widths then fit, and of which --bytes counts; a "
      "name of both is the mixture",
      OPT_CHOICES(as_names)},
+    {"output-type", 0, OPT_CHOICE, 0, &o.output_type, NULL, "TYPE",
+     "of --as MIXTURE with --bytes: type of the matrix that gives the logits, as requant's",
+     OPT_CHOICES(dw_encodable_names)},
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that go together", OPT_CHOICES(groups)},
     {"multiple", 0, OPT_INT, 0, &o.multiple, "0", "K",
      "kept widths are multiples of K; 0: of 256 where that comes within 0.01 of the rate or --as needs it, otherwise "
@@ -236,6 +240,8 @@ static void check_options(void) {
     if (o.us > 0 && o.heads > 0) die_usage("--us measures the model with all its heads; cut them first");
     if (o.us > 0 && !prune_allocator_find(o.allocate)->knows_times)
         die_usage("--us is for --allocate uniform and sensitivity");
+    if (o.output_type && (!o.bytes || !o.as || !kit_mixture_find(o.as)))
+        die_usage("--output-type belongs to --bytes with --as MIXTURE");
     if (o.as && !o.bytes && o.rate < 0) die_usage("--as needs --bytes or --rate, whose widths then fit the types");
     if (o.min_width && !o.bytes && o.rate < 0 && !(o.us > 0)) die_usage("--min-width needs --bytes or --rate");
     if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, give --drop-layers");
@@ -275,7 +281,8 @@ static int run(rank_inputs *in, dw_pool *pool, dw_err *err) {
     if (!n_kv) return -1;
     for (int l = 0; l < in->hp->n_layer; l++) n_kv[l] = rank_n_kv_kept(in, l);
     const bool may_differ = strcmp(o.allocate, "uniform") || strcmp(o.heads_allocate, "uniform") || o.protect;
-    const prune_sizes_request wanted = {in->model, in->drop, as_named(o.as), rank_lineage_bytes(in), n_kv, may_differ};
+    const prune_as as = as_named(o.as, o.output_type);
+    const prune_sizes_request wanted = {in->model, in->drop, as, rank_lineage_bytes(in), n_kv, may_differ};
     const int rc = prune_sizes_init(&in->sizes, &wanted, err);
     free(n_kv);
     if (rc) return -1;

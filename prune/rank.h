@@ -20,7 +20,7 @@
 #include "prune/timing.h"
 
 typedef struct rank_options { // of the command line; rate -1: not given
-    const char *model, *stats, *out, *scores, *metric, *group, *allocate, *as, *start;
+    const char *model, *stats, *out, *scores, *metric, *group, *allocate, *as, *output_type, *start;
     opt_list texts;
     opt_range windows;
     int n_ctx, evaluations;

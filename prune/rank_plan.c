@@ -35,7 +35,8 @@ static int describe_size(kit_plan *p, const rank_options *o, dw_err *err) {
     if (!o->bytes && o->as) return dw_append(&p->comment, err, "widths fit %s\n", o->as);
     if (!o->bytes) return 0;
     if (!o->as) return dw_append(&p->comment, err, "bytes  at most %zu\n", o->bytes);
-    return dw_append(&p->comment, err, "bytes  at most %zu as %s\n", o->bytes, o->as);
+    return dw_append(&p->comment, err, "bytes  at most %zu as %s%s%s\n", o->bytes, o->as,
+                     o->output_type ? ", output " : "", o->output_type ? o->output_type : "");
 }
 
 static int describe(kit_plan *p, const rank_inputs *in, const prune_task *t, double wanted, dw_err *err) {

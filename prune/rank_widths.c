@@ -130,6 +130,7 @@ static int make_key(rank_inputs *in, const prune_task *t, dw_err *err) {
                            in->o->metric, in->o->start, t->group, t->unit, t->rate, t->bytes, in->o->seed, in->o->damp,
                            in->o->n_ctx);
     int rc = text ? dw_append(&text, err, " %s %s", in->o->as ? in->o->as : "-", gram) : -1;
+    if (!rc && in->o->output_type) rc = dw_append(&text, err, " output %s", in->o->output_type);
     if (!rc && in->o->heads > 0) rc = dw_append(&text, err, " %.17g %s", in->o->heads, in->o->heads_allocate);
     if (!rc && (in->o->protect || in->o->min_width))
         rc = dw_append(&text, err, " %s %d", in->o->protect ? in->o->protect : "-", in->o->min_width);

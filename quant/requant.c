@@ -24,7 +24,7 @@
 #include <string.h>
 
 static struct {
-    const char *model, *out, *type, *mixture, *recipe, *weights, *metric, *cold_type, *hot;
+    const char *model, *out, *type, *mixture, *output_type, *recipe, *weights, *metric, *cold_type, *hot;
     opt_list tensors;
     double cold_rate; // 0: not given
     bool lossy_twice, dry_run;
@@ -39,6 +39,10 @@ static const opt_row rows[] = {
     {"type", 0, OPT_CHOICE, 0, &o.type, NULL, "TYPE", "this type for every matrix", OPT_CHOICES(quant_types)},
     {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types that upstream llama.cpp gives under this name",
      OPT_CHOICES(kit_mixtures)},
+    {"output-type", 0, OPT_CHOICE, 0, &o.output_type, NULL, "TYPE",
+     "of --mixture: type of the matrix that gives the logits (in tied models the embeddings); default: the mixture's, "
+     "Q6_K or Q8_0",
+     OPT_CHOICES(dw_encodable_names)},
     {"recipe", 0, OPT_PATH, OPT_INPUT, &o.recipe, NULL, "FILE",
      "lines PATTERN TYPE; the first that matches a matrix decides"},
     {"tensor", 0, OPT_TEXTS, 0, &o.tensors, NULL, "REGEX=TYPE",
@@ -64,7 +68,7 @@ static const opt_row rows[] = {
 static opt_program program = {
     .name = "requant",
     .summary = "the same model in other number formats",
-    .usage = "-m M.gguf -o M2.gguf --type T|--mixture M|--recipe R [--tensor RE=T] [-s STATS] "
+    .usage = "-m M.gguf -o M2.gguf --type T|--mixture M [--output-type T]|--recipe R [--tensor RE=T] [-s STATS] "
              "[--cold-type T --cold-rate R]",
     .example = "deadwood requant -m mini.gguf -o mini-q4.gguf --mixture Q4_K_M\n"
                "deadwood requant -m mini.gguf -o mini-q2.gguf --mixture Q2_K -s stats.h5\n"
@@ -142,6 +146,7 @@ typedef struct wish {     // of a tensor
 typedef struct choice {
     const quant_type *type; // one of the three, or none
     const kit_mixture *mixture;
+    const dw_qtype_row *output; // of --output-type; NULL: the mixture's
     quant_recipe recipe, overrides; // of --recipe; of --tensor
     kit_weights weights;
     const quant_type *cold_type; // NULL: the FFN stays in one part
@@ -154,6 +159,7 @@ typedef struct choice {
 static int read_choice(choice *c, const dw_model *m, dw_err *err) {
     if (o.type) c->type = quant_type_find(o.type);
     if (o.mixture) c->mixture = kit_mixture_find(o.mixture);
+    if (o.output_type) c->output = dw_qtype_by_name(o.output_type);
     if (o.recipe && quant_recipe_read(&c->recipe, o.recipe, err)) return -1;
     if (quant_recipe_of_words(&c->overrides, o.tensors.item, o.tensors.n, err)) return -1;
     if (o.cold_type) c->cold_type = quant_type_find(o.cold_type);
@@ -162,7 +168,7 @@ static int read_choice(choice *c, const dw_model *m, dw_err *err) {
 }
 
 static wish chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
-    const kit_mixture_use use = {.mixture = c->mixture, .model = m, .weighted = o.weights != NULL};
+    const kit_mixture_use use = {c->mixture, m, .weighted = o.weights != NULL, .output = c->output};
     wish w = {0};
     const quant_rule *rule = quant_recipe_find(&c->overrides, t->name);
     if (!rule && c->type) return (wish){.to = c->type};
@@ -651,6 +657,7 @@ static void check_usage(void) {
     if (o.cold_type && !has_rate && !o.hot) die_usage("--cold-type needs --cold-rate or --hot, which say what is cold");
     const int n_ways = !!o.type + !!o.mixture + !!o.recipe;
     if (n_ways > 1 || (!n_ways && !o.cold_type && !o.tensors.n)) die_usage("give one of --type, --mixture, --recipe");
+    if (o.output_type && !o.mixture) die_usage("--output-type belongs to --mixture; --tensor sets single types");
     if (o.metric && !has_rate) die_usage("--metric says which neurons are cold by --cold-rate; give that too");
     if (has_rate && o.hot) die_usage("give --cold-rate or --hot; a plan says itself what is cold");
     if (has_rate && !o.weights) die_usage("--cold-rate needs statistics of the model: -s stats.h5");

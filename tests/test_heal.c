@@ -141,7 +141,7 @@ static void rounded_as_requant(void) {
     static const struct {
         const char *mixture;
         bool weighed;
-        const char *output; // --output-type of heal, --tensor of requant
+        const char *output; // --output-type of heal; of requant, or --tensor
     } cases[] = {{"Q4_0", false},
                  {"Q2_K", false},
                  {"Q3_K_M", true},
@@ -157,7 +157,8 @@ static void rounded_as_requant(void) {
         char options[160], stats[96] = "", output[48] = "", tensor[64] = "";
         if (cases[i].output) { // the embedded model has no matrix of its own for the output
             snprintf(output, sizeof output, "--output-type %s", cases[i].output);
-            snprintf(tensor, sizeof tensor, "--tensor '^%s=%s'", large ? "token_embd" : "output", cases[i].output);
+            if (large) snprintf(tensor, sizeof tensor, "%s", output);
+            else snprintf(tensor, sizeof tensor, "--tensor '^output=%s'", cases[i].output);
         }
         if (cases[i].weighed) snprintf(stats, sizeof stats, "-s %s", importances(m));
         snprintf(options, sizeof options, "--tokens 64 --lr 0 --as %s %s %s", cases[i].mixture, output, stats);
@@ -203,20 +204,20 @@ static void rows_count_all_steps(void) {
     const char *first = test_file("first.gguf"), *second = test_file("second.gguf"), *third = test_file("third.gguf"),
                *rows = test_file("rows.tsv"), *m = random_model("tiny-qwen2", "BF16", 0);
     CHECK(!heal(m, m, "--minutes 0.01", first) && !heal(first, m, "--minutes 0.02", second) &&
-              !heal(second, m, "--tokens 128 --as Q4_0", third),
+              !heal(second, m, "--tokens 128 --as Q4_0 --output-type Q8_0", third),
           "%s", test_run_output());
     CHECK(!test_run("deadwood-score -m %s %s %s -f %s -c 16 --no-speed -o %s -q >%s && deadwood-table %s --text "
                     "text.txt --columns tokens_trained,minutes_trained,type --format tsv -q | cut -f1-3",
                     first, second, third, text(), rows, test_file("short"), rows),
           "%s", test_run_output());
     double tokens[3], minutes[2];
-    char type[16];
+    char type[32];
     const char *line = strstr(test_run_output(), "type\n");
-    const int n = line ? sscanf(line, "type %lf %lf %*s %lf %lf %*s %lf - %15s", &tokens[0], &minutes[0], &tokens[1],
-                                &minutes[1], &tokens[2], type)
+    const int n = line ? sscanf(line, "type %lf %lf %*s %lf %lf %*s %lf - %31[^\n]", &tokens[0], &minutes[0],
+                                &tokens[1], &minutes[1], &tokens[2], type)
                        : 0;
-    CHECK(n == 6 && tokens[1] > tokens[0] && tokens[2] == tokens[1] + 128 && !strcmp(type, "Q4_0"), "%s",
-          test_run_output());
+    CHECK(n == 6 && tokens[1] > tokens[0] && tokens[2] == tokens[1] + 128, "%s", test_run_output());
+    CHECK(!strcmp(type, "Q4_0, output Q8_0"), "%s", test_run_output());
     CHECK(minutes[1] > 1.5 * minutes[0], "%g minutes, and %g more", minutes[0], minutes[1] - minutes[0]);
 }
 

@@ -28,6 +28,21 @@ has_no '^random_plan' '--as'
 grep -q 'rate 0.3125 instead of 0.3$' err
 if grep -q 'would take about' err; then exit 1; fi
 
+# the type of the output matrix goes to all that rounds, and counts in bytes
+grid_of mini.gguf --rate 0.25 --mixture Q3_K_S --output-type Q4_K
+has '^small' 'requant .*--mixture Q3_K_S --output-type Q4_K'
+has '^rounded' '--mixture [^ ]* --output-type Q4_K'
+has_no '^plan' '--output-type'
+grid_of mini.gguf --bytes 5000000 --mixture Q3_K_S --output-type Q3_K --heal-minutes 1
+has '^plan' '--bytes 5000000 --as Q3_K_S --output-type Q3_K'
+has '^random_plan' '--bytes 5000000 --as Q3_K_S --output-type Q3_K'
+has '^small' 'heal .*--as Q3_K_S --output-type Q3_K'
+has '^learned' '--output-type Q3_K'
+status=0
+deadwood-shrink mini.gguf -f 1.txt --rate 0.3 --output-type Q4_K -o x.gguf >out 2>err || status=$?
+test $status = 2
+grep -q -- '--output-type belongs to --mixture' err
+
 # no multiple is near, or every width is one
 grid_of mini.gguf --rate 0.1 --mixture Q4_K_M
 has_no '^plan' '--as'
