@@ -139,6 +139,13 @@ static int add_tensors(const checkpoint *c, int wished, dw_gguf_writer *w, doubl
     return 0;
 }
 
+static bool has_file(const char *folder, const char *file) {
+    char *path = dw_format(NULL, "%s/%s", folder, file);
+    const bool has = path && dw_file_exists(path);
+    free(path);
+    return has;
+}
+
 static int add_input(lineage *l, const char *folder, const char *file, bool optional, dw_err *err) {
     char *path = dw_format(err, "%s/%s", folder, file);
     const int rc = !path ? -1 : optional && !dw_file_exists(path) ? 0 : lineage_input(l, path, err);
@@ -152,13 +159,13 @@ static int stamp(const checkpoint *c, dw_gguf_writer *w, dw_err *err) {
     static const char *const optional[] = {"config.json",
                                            "tokenizer.json",
                                            "tokenizer.model",
-                                           "added_tokens.json",
                                            "tokenizer_config.json",
                                            "generation_config.json",
                                            "chat_template.jinja",
                                            "model.safetensors.index.json",
                                            NULL};
     for (int i = 0; optional[i] && !rc; i++) rc = add_input(l, c->folder, optional[i], true, err);
+    if (!rc && !has_file(c->folder, "tokenizer.json")) rc = add_input(l, c->folder, "added_tokens.json", true, err);
     for (size_t i = 0; i < kit_safetensors_n_files(c->weights) && !rc; i++)
         rc = add_input(l, c->folder, kit_safetensors_file(c->weights, i), false, err);
     if (!rc) rc = lineage_write(l, w, err);

@@ -14,6 +14,7 @@
 #include "model/model.h"
 #include "kit/lineage.h"
 #include "kit/metrics.h"
+#include "kit/mixtures.h"
 #include "kit/tsv.h"
 #include "text/json.h"
 
@@ -77,7 +78,7 @@ const exp_column exp_columns[] = {
     {"layers_dropped", AT(layers_dropped), 0, "layers that were dropped as a whole, of how many"},
     {"kv_heads", AT(kv_heads), 0, "KV heads that the layers keep, of how many, where heads were cut"},
     {"repair", AT(repair), 0, "what was done for what remained"},
-    {"type", AT(type), 0, "type or mixture that was asked for; for `keep` and for files of others the type of most matrices"},
+    {"type", AT(type), 0, "type or mixture that was asked for, and the type of --output-type; for `keep` and for files of others the type of most matrices"},
     {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
     {"rule", AT(rule), 0, "rule that selects neurons at run time; predictors: what train made decides"},
     {"activity", AT(activity), 0, "fraction to be computed at run time; planted by --inject where that is given"},
@@ -325,6 +326,27 @@ static bool is_left_out(const char *tool_name, const char *option, const char *v
     return !strcmp(tool_name, "train") && !strcmp(option, "--activity") && atof(value) == 0;
 }
 
+/* What heal --as and --output-type, of heal and requant, say of the types. */
+static void fill_type(exp_result *r, const json_t *args, bool heals) {
+    char types[KIT_TYPES_WORDS];
+    for (size_t i = 0; heals && i < json_array_size(args); i++) {
+        const char *as = value_of(args, i, "--as");
+        if (as) snprintf(r->type, sizeof r->type, "%s", as);
+    }
+    for (size_t i = 0; i < json_array_size(args); i++) {
+        const char *output = value_of(args, i, "--output-type");
+        if (output) snprintf(r->type, sizeof r->type, "%s", kit_types_words(types, r->type, output));
+    }
+}
+
+/* Tokens and minutes of earlier steps of heal count, too; if one of them has no minutes, the sum has none. */
+static void add_training(exp_result *r, double tokens, double minutes) {
+    const double own = atof(r->minutes_trained);
+    snprintf(r->tokens_trained, sizeof r->tokens_trained, "%.0f", tokens + atof(r->tokens_trained));
+    r->minutes_trained[0] = 0;
+    if (minutes > 0 && own > 0) snprintf(r->minutes_trained, sizeof r->minutes_trained, "%.4g", minutes + own);
+}
+
 static void fill_step(exp_result *r, const json_t *step) {
     const char *tool_name = json_string_value(json_object_get(step, "tool")),
                *parent = json_string_value(json_object_get(step, "parent"));
@@ -332,9 +354,7 @@ static void fill_step(exp_result *r, const json_t *step) {
     snprintf(r->tool, sizeof r->tool, "%s", tool_name ? tool_name : "");
     snprintf(r->parent, sizeof r->parent, "%s", parent ? parent : "");
     const bool heals = !strcmp(r->tool, "heal");
-    // Tokens and minutes of earlier steps of heal count, too; if one of them has no minutes, the sum has none.
     const double tokens_before = heals ? atof(r->tokens_trained) : 0, minutes_before = atof(r->minutes_trained);
-    const bool has_minutes = tokens_before == 0 || minutes_before > 0;
     if (heals) r->minutes_trained[0] = 0;
     const bool trains = !strcmp(r->tool, "train");
     if (trains) snprintf(r->tokens_trained, sizeof r->tokens_trained, "%lld", (long long)step_tokens(step));
@@ -345,19 +365,8 @@ static void fill_step(exp_result *r, const json_t *step) {
         if (value && is_left_out(r->tool, option_fields[f].option, value)) value = NULL;
         if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
     }
-    for (size_t i = 0; heals && i < json_array_size(args); i++) {
-        const char *as = value_of(args, i, "--as");
-        if (as) snprintf(r->type, sizeof r->type, "%s", as);
-    }
-    for (size_t i = 0, n = strlen(r->type); i < json_array_size(args); i++) { // of heal and requant
-        const char *output = value_of(args, i, "--output-type");
-        if (output) snprintf(r->type + n, sizeof r->type - n, ", output %s", output);
-    }
-    if (tokens_before == 0) return;
-    snprintf(r->tokens_trained, sizeof r->tokens_trained, "%.0f", tokens_before + atof(r->tokens_trained));
-    if (!has_minutes) r->minutes_trained[0] = 0;
-    if (r->minutes_trained[0])
-        snprintf(r->minutes_trained, sizeof r->minutes_trained, "%.4g", minutes_before + atof(r->minutes_trained));
+    fill_type(r, args, heals);
+    if (tokens_before > 0) add_training(r, tokens_before, minutes_before);
 }
 
 /* ---- types of the matrices ---- */
@@ -456,59 +465,6 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
     fill_gate(r, m);
     if (fill_lineage(r, g, err)) return -1;
     fill_types(r, g);
-    return 0;
-}
-
-/* ---- data without a name ----------------------------------------------------------------------------------- */
-
-static bool has_option(const json_t *args, const char *option) {
-    const size_t n = strlen(option);
-    for (size_t i = 0; i < json_array_size(args); i++) {
-        const char *arg = json_string_value(json_array_get(args, i));
-        if (arg && !strncmp(arg, option, n) && (!arg[n] || arg[n] == '=')) return true;
-    }
-    return false;
-}
-
-/* A plan whose metric is unknown was made by hand or elsewhere, from whatever data. */
-static bool plan_learns(const json_t *facts) {
-    const char *name = json_string_value(json_object_get(facts, "metric"));
-    const kit_metric *m = name ? kit_metric_find(name) : NULL;
-    return !m || m->needs_stats;
-}
-
-static bool step_learns(const json_t *step) {
-    static const char *const options[] = {"--stats", "--traces", "--text"};
-    const json_t *args = json_object_get(step, "args");
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        if (has_option(args, options[i])) return true;
-    return has_option(args, "--plan") && plan_learns(json_object_get(step, "facts"));
-}
-
-/* A text is known by its blocks; one of fewer than three blocks of 16 tokens cannot leak a run (lineage.h). */
-static bool names_its_data(const json_t *step) {
-    const json_t *texts = json_object_get(step, "texts");
-    for (size_t i = 0; i < json_array_size(texts); i++) {
-        const json_t *text = json_array_get(texts, i);
-        const char *blocks = json_string_value(json_object_get(text, "blocks"));
-        if (json_integer_value(json_object_get(text, "tokens")) >= 48 && !(blocks && *blocks)) return false;
-    }
-    return json_array_size(texts) > 0 || !step_learns(step);
-}
-
-int exp_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err) {
-    const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
-    bool weighed = false;
-    *unnamed = false;
-    for (size_t i = 0; steps && steps->str && i < steps->count; i++) {
-        json_t *step = dw_json_parse(steps->str[i].ptr, steps->str[i].len, DW_JSON_TREE, "deadwood.lineage", err);
-        if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
-        const char *name = json_string_value(json_object_get(step, "tool"));
-        weighed |= name && !strcmp(name, "requant") && has_option(json_object_get(step, "args"), "--stats");
-        *unnamed |= !names_its_data(step) || json_object_get(json_object_get(step, "facts"), "unnamed_data");
-        json_decref(step);
-    }
-    *unnamed |= dw_gguf_find(g, "quantize.imatrix.file") && !weighed;
     return 0;
 }
 

@@ -84,9 +84,6 @@ char *exp_sums_how_of(const exp_result *r, dw_err *err);
 
 /* The fields that a model file tells of itself: name, hash (given), size, lineage. */
 int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const dw_model *m, dw_err *err);
-/* Whether a step of a model's lineage learnt from data that it does not name, so that no text can be said to be unseen:
- * importances of unknown texts, a plan of unknown origin, a foreign file quantized with importances. */
-int exp_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err);
 /* date ($SOURCE_DATE_EPOCH, where it is set, makes it repeatable), machine, commit. */
 int exp_fill_place(exp_result *r, dw_err *err);
 

@@ -232,6 +232,8 @@ static int choose_size(shrink *s, dw_err *err) {
     struct stat st;
     double keys = stat(s->path, &st) ? 0 : (double)st.st_size - shrink_bytes(w, NULL, 1); // with vocabulary
     if (keys < 0 || dw_split_count(s->path) > 1) keys = 0;
+    char types[KIT_TYPES_WORDS];
+    kit_types_words(types, w->mixture ? w->mixture->name : "", o.output_type);
     const double uncut = shrink_bytes(w, w->mixture, 1) + keys;
     const double bare = shrink_bytes(w, w->mixture, 0) + keys;
     if (!o.bytes) s->widths = shrink_choose_widths(s->model, w->mixture, o.rate, o.evaluations > 0);
@@ -239,14 +241,14 @@ static int choose_size(shrink *s, dw_err *err) {
     w->kept = o.bytes ? shrink_kept(w, (double)o.bytes - keys) : 1 - s->widths.reached;
     if (w->kept >= 1)
         return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without a cut; give fewer bytes", o.bytes, uncut,
-                       w->mixture ? " as " : "", w->mixture ? w->mixture->name : "");
+                       w->mixture ? " as " : "", types);
     const bool is_too_narrow = w->kept * dw_model_hparams(s->model)->n_ff_max < 32;
     if (is_too_narrow && !o.bytes)
         return dw_fail(err, "--rate %g leaves fewer than 32 of %d neurons of a layer; give a lower rate", o.rate,
                        dw_model_hparams(s->model)->n_ff_max);
     if (is_too_narrow)
         return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without its neurons; give more bytes%s", o.bytes, bare,
-                       w->mixture ? " as " : "", w->mixture ? w->mixture->name : "",
+                       w->mixture ? " as " : "", types,
                        w->mixture ? "" : ", or smaller types (--mixture)");
     const double wanted = shrink_bytes(w, w->mixture, w->kept);
     if (!narrow_type(s->model)) w->control = shrink_nearest(w, wanted);

@@ -147,7 +147,7 @@ static int open_inputs(inputs *in, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(in->model);
     if (kit_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
     if (o.source && !(in->source = dw_model_open(o.source, err))) return -1;
-    if (o.source && lineage_check(dw_model_gguf(in->source), err)) return -1;
+    if (o.source && lineage_check_texts_of_model(dw_model_gguf(in->model), dw_model_gguf(in->source), err)) return -1;
     const double t0 = dw_now();
     kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     in->hash_seconds = dw_now() - t0;

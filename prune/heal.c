@@ -290,7 +290,8 @@ static int open_models(inputs *in, dw_err *err) {
     in->model = dw_model_open(o.model, err);
     in->teacher = in->model ? dw_model_open(o.teacher, err) : NULL;
     if (!in->teacher || lineage_check(dw_model_gguf(in->model), err) ||
-        lineage_check(dw_model_gguf(in->teacher), err) || check_vocabularies(in, err))
+        lineage_check_texts_of_model(dw_model_gguf(in->model), dw_model_gguf(in->teacher), err) ||
+        check_vocabularies(in, err))
         return -1;
     if (dw_model_is_gated(in->model)) return dw_fail(err, "'%s' is gated; heal the model before gate", o.model);
     if (dw_model_is_gated(in->teacher))

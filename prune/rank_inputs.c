@@ -202,19 +202,18 @@ const calib_text *rank_find_seen(const rank_inputs *in) {
 
 /* A copy of a text has another hash, and a collection of texts has them all: their runs of tokens tell. */
 int rank_warn_of_shared(const rank_inputs *in, dw_err *err) {
-    for (size_t i = 0; i < in->texts.n_text && in->has_stats; i++)
-        for (size_t k = 0; k < in->stats.n_text; k++) {
-            const calib_text *text = &in->texts.text[i];
-            const kit_stats_text *of = &in->stats.text[k];
-            if (!strcmp(text->sha256, of->sha256)) continue; // rank_find_seen knows its windows
-            const long run = lineage_shared_run(of->blocks, text->token,
-                                                (size_t)text->n_windows * (size_t)in->texts.n_ctx, err);
-            if (run < 0) return -1;
-            if (!run) continue;
-            warn("'%s' shares a run of %ld tokens with '%s' of the statistics, so it is not held out; give other texts",
-                 text->name, run, of->name);
-            return 0;
-        }
+    for (size_t i = 0; i < in->texts.n_text && in->has_stats; i++) { // of the same file rank_find_seen knows the windows
+        const calib_text *text = &in->texts.text[i];
+        size_t k = 0;
+        const long run = lineage_shared_run(in->stats.text, in->stats.n_text, text->sha256, text->token,
+                                            (size_t)text->n_windows * (size_t)in->texts.n_ctx, &k, err);
+        if (run < 0) return -1;
+        if (!run) continue;
+        warn("'%s' shares a run of %ld tokens with '%s' of the statistics, so it is not wholly held out; give other "
+             "texts",
+             text->name, run, in->stats.text[k].name);
+        return 0;
+    }
     return 0;
 }
 

@@ -35,8 +35,9 @@ static int describe_size(kit_plan *p, const rank_options *o, dw_err *err) {
     if (!o->bytes && o->as) return dw_append(&p->comment, err, "widths fit %s\n", o->as);
     if (!o->bytes) return 0;
     if (!o->as) return dw_append(&p->comment, err, "bytes  at most %zu\n", o->bytes);
-    return dw_append(&p->comment, err, "bytes  at most %zu as %s%s%s\n", o->bytes, o->as,
-                     o->output_type ? ", output " : "", o->output_type ? o->output_type : "");
+    char types[KIT_TYPES_WORDS];
+    return dw_append(&p->comment, err, "bytes  at most %zu as %s\n", o->bytes,
+                     kit_types_words(types, o->as, o->output_type));
 }
 
 static int describe(kit_plan *p, const rank_inputs *in, const prune_task *t, double wanted, dw_err *err) {
@@ -119,9 +120,9 @@ static int write_plan(const kit_plan *p, const char *path, dw_err *err) {
     return rc;
 }
 
-static void tell(const prune_task *t, const int *n_keep, double wanted, const char *as) {
+static void tell(const prune_task *t, const int *n_keep, double wanted, const rank_options *o) {
     int least = INT32_MAX, most = 0;
-    char multiples[40] = "";
+    char multiples[40] = "", types[KIT_TYPES_WORDS];
     for (int l = 0; l < dw_model_hparams(t->model)->n_layer; l++) {
         if (t->drop[l]) continue;
         if (n_keep[l] < least) least = n_keep[l];
@@ -135,7 +136,7 @@ static void tell(const prune_task *t, const int *n_keep, double wanted, const ch
     if (prune_rate_of(t, n_keep) > 0) snprintf(multiples, sizeof multiples, ", multiples of %d", t->unit);
     say("rate wanted %.4f, reached %.4f; widths %d to %d%s; the file will have at most %s%s%s", wanted,
         prune_rate_of(t, n_keep), least, most, multiples, show_bytes(prune_file_bytes(t, n_keep)).text,
-        as ? " as " : "", as ? as : "");
+        o->as ? " as " : "", o->as ? kit_types_words(types, o->as, o->output_type) : "");
 }
 
 static int plan_heads(kit_plan *p, const rank_inputs *in, dw_err *err) {
@@ -238,7 +239,7 @@ static int make_plan(rank_inputs *in, draft *d, dw_err *err) {
     if (!rc) rc = describe_times(&plan, in, &d->t, d->n_keep, err);
     if (!rc) rc = list_texts(&plan, in, d->allocator->runs_model, err);
     if (!rc) rc = write_plan(&plan, in->o->out, err);
-    if (!rc) tell(&d->t, d->n_keep, d->wanted, in->o->as);
+    if (!rc) tell(&d->t, d->n_keep, d->wanted, in->o);
     if (!rc && is_whole(in, d)) warn("nothing is cut: --rate 0 keeps all neurons");
     kit_plan_release(&plan);
     return rc;

@@ -202,8 +202,8 @@ static void shrink_to_bytes(const prune_task *t, const curve *c, int *n_keep) {
     }
 }
 
-/* What the least widths cost.  A budget that just holds them has too few cells, because each layer's are rounded up. */
-static double least_widths(const prune_task *t, int *n_keep) {
+/* Keeps the least widths; what they cost. */
+static double keep_least(const prune_task *t, int *n_keep) {
     double cost = 0;
     for (int l = 0; l < hp_of(t)->n_layer; l++) {
         n_keep[l] = t->drop[l] ? 0 : prune_least_width(t, l);
@@ -219,6 +219,25 @@ static int least_of_all(const prune_task *t) {
     return least;
 }
 
+/* The widths that fill the table's last cell; what they cost. */
+static double keep_best(const prune_task *t, const table *b, int *n_keep) {
+    double cost = 0;
+    for (int l = hp_of(t)->n_layer, k = b->n_cell; l--;) {
+        n_keep[l] = t->drop[l] ? 0 : b->choice[(size_t)l * ((size_t)b->n_cell + 1) + (size_t)k];
+        if (!t->drop[l]) k -= cells_of(b, cost_of(t, l, n_keep[l])), cost += cost_of(t, l, n_keep[l]);
+    }
+    return cost;
+}
+
+/* A budget that just holds the least widths has too few cells, because each layer's are rounded up. */
+static int take_widths(const prune_task *t, const table *b, double budget, int *n_keep, double *spent, dw_err *err) {
+    const bool fits = !isinf(b->best[b->n_cell]);
+    *spent = fits ? keep_best(t, b, n_keep) : keep_least(t, n_keep);
+    if (fits || *spent <= budget * (1 + 1e-12)) return 0;
+    return dw_fail(err, "no widths fit the budget, not even %d neurons a layer; drop layers, or allow more",
+                   least_of_all(t));
+}
+
 static int plan_widths(const prune_task *t, const curve *c, double budget, int *n_keep, dw_err *err) {
     if (!(budget > 0))
         return dw_fail(err, "no widths fit the budget: it is less than what all but the neurons takes; allow more");
@@ -231,17 +250,7 @@ static int plan_widths(const prune_task *t, const curve *c, double budget, int *
     int rc = first && b.choice ? 0 : -1;
     double spent = 0;
     if (!rc) fill_table(t, &b, c);
-    if (!rc && isinf(b.best[b.n_cell])) {
-        spent = least_widths(t, n_keep);
-        if (spent > budget * (1 + 1e-12))
-            rc = dw_fail(err, "no widths fit the budget, not even %d neurons a layer; drop layers, or allow more",
-                         least_of_all(t));
-    } else {
-        for (int l = hp_of(t)->n_layer, k = b.n_cell; l-- && !rc;) {
-            n_keep[l] = t->drop[l] ? 0 : b.choice[(size_t)l * n + (size_t)k];
-            if (!t->drop[l]) k -= cells_of(&b, cost_of(t, l, n_keep[l])), spent += cost_of(t, l, n_keep[l]);
-        }
-    }
+    if (!rc) rc = take_widths(t, &b, budget, n_keep, &spent, err);
     if (!rc) spend_rest(t, c, budget - spent, n_keep);
     if (!rc && t->bytes > 0) shrink_to_bytes(t, c, n_keep);
     free(first);

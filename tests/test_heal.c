@@ -223,7 +223,7 @@ static void rows_count_all_steps(void) {
 
 static const char other_text[] = "experiments/texts/calib/german-1.txt";
 
-/* What score says of a model and the other text. */
+/* Whether score says that a model has learnt from the other text. */
 static bool leaks(const char *model) {
     CHECK(!test_run("deadwood-score -m %s -f %s -c 16 --windows 4 --no-speed --json -q", model, other_text), "%s",
           test_run_output());
@@ -239,8 +239,56 @@ static void teacher_taught(void) {
           "%s", test_run_output());
     CHECK(!heal(small, teacher, "--tokens 64", student) && !heal(small, m, "--tokens 64", own), "%s",
           test_run_output());
-    CHECK(leaks(student), "the student of a teacher that learnt from a text says nothing of it");
+    CHECK(leaks(student), "%s", test_run_output());
     CHECK(!leaks(own), "%s", test_run_output());
+}
+
+/* Texts of this name in the lineage of a file. */
+static int n_texts(const char *model, const char *name) {
+    CHECK(!test_run("grep -a -o '{\"name\":\"%s\",\"sha256\":\"[0-9a-f]*\",\"tokens\"' %s | wc -l", name, model),
+          "%s", test_run_output());
+    return atoi(test_run_output());
+}
+
+/* A teacher that is an ancestor adds nothing; one that learnt from the same texts adds none of them twice. */
+static void taught_once(void) {
+    const char *m = random_model("tiny-qwen2", "BF16", 0), *small = cut("tiny-qwen2", "BF16"),
+               *first = test_file("first.gguf"), *twin = test_file("twin.gguf"), *last = test_file("last.gguf");
+    CHECK(!heal(small, m, "--tokens 64", first) && !heal(first, first, "--tokens 64", last), "%s", test_run_output());
+    CHECK(n_texts(last, "text.txt") == 2, "%d texts after two steps", n_texts(last, "text.txt"));
+    CHECK(!heal(small, m, "--tokens 64 --seed 1", twin) && !heal(first, twin, "--tokens 64", last), "%s",
+          test_run_output());
+    CHECK(n_texts(last, "text.txt") == 2, "%d texts after two steps", n_texts(last, "text.txt"));
+}
+
+/* A lineage that the healed file could not have is refused before learning. */
+static void full_lineage(void) {
+    const char *m = random_model("tiny-qwen2", "BF16", 0), *full = test_file("full.gguf"), *out = test_file("x.gguf");
+    enum { MOST = 1024 };
+    dw_err err = {0};
+    dw_str *step = calloc(MOST, sizeof *step);
+    for (int i = 0; i < MOST; i++) step[i] = (dw_str){"{\"tool\":\"heal\",\"args\":[]}", 27};
+    dw_gguf *g = dw_gguf_open(m, &err);
+    dw_gguf_writer *w = g ? dw_gguf_writer_new(full, &err) : NULL;
+    REQUIRE(w && step, "%s", err.text);
+    dw_gguf_set_keys(w, g);
+    dw_gguf_set_strs(w, "deadwood.lineage", step, MOST);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    int rc = dw_gguf_begin(w, &err);
+    for (size_t i = 0; !rc && i < dw_gguf_n_tensors(g); i++)
+        rc = dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err);
+    if (!rc) rc = dw_gguf_commit(w, &err);
+    CHECK(!rc, "%s", err.text);
+    dw_gguf_writer_free(w);
+    dw_gguf_close(g);
+    free(step);
+    CHECK(heal(full, m, "--tokens 64", out) == 1 &&
+              strstr(test_run_output(), "has 1024 steps, and no file can have more") &&
+              !strstr(test_run_output(), "recipe"),
+          "%s", test_run_output());
 }
 
 /* ---- going on -------------------------------------------------------------------------------------------------- */
@@ -1005,6 +1053,8 @@ static const test_case cases[] = {
     {"with --as a model learns to be rounded; it needs --train all", learns_to_be_rounded},
     {"rows count the tokens and minutes of all steps of heal, and name the mixture of --as", rows_count_all_steps},
     {"a text that the teacher has learnt from is a leak of the student", teacher_taught},
+    {"a text of the teacher's is in the lineage once", taught_once},
+    {"a lineage that cannot be continued is refused before learning", full_lineage},
     {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",
      resumed_is_uninterrupted},
     {"checkpoints of another run or damaged ones are refused and stay", checkpoints_are_checked},

@@ -11,13 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK = 16, LEAK_BLOCKS = 3, MAX_STEPS = 1024 };
+enum { BLOCK = 16, LEAK_BLOCKS = 3, MAX_STEPS = 1024, MAX_TAKEN = 16 << 20 };
 
 static const char key[] = "deadwood.lineage";
 
 struct lineage {
     json_t *steps;                 // steps of the parent, as strings
     json_t *step, *inputs, *texts; // the new step; it owns inputs and texts
+    size_t taken;                  // bytes of the texts of other models, as JSON
 };
 
 /* The base name of a path as a JSON string, without a slash at the end. */
@@ -53,6 +54,8 @@ static json_t *parse_step(const dw_kv *steps, size_t i, dw_err *err) {
 int lineage_check(const dw_gguf *g, dw_err *err) {
     const dw_kv *steps;
     const int found = find_steps(g, &steps, err);
+    if (found > 0 && steps->count == MAX_STEPS)
+        return dw_fail(err, "'%s': %s has %d steps, and no file can have more", dw_gguf_path(g), key, MAX_STEPS);
     for (size_t i = 0; found > 0 && i < steps->count; i++) {
         json_t *step = parse_step(steps, i, err);
         if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
@@ -273,25 +276,49 @@ static bool has_step(const lineage *l, dw_str step) {
     return false;
 }
 
+static bool has_text(const lineage *l, const json_t *text) {
+    const json_t *own;
+    size_t k;
+    json_array_foreach(l->texts, k, own)
+        if (json_equal(own, text)) return true;
+    return false;
+}
+
 static int take_texts(lineage *l, const json_t *step, dw_err *err) {
-    const char *unnamed = json_string_value(json_object_get(json_object_get(step, "facts"), "unnamed_data"));
     json_t *text;
     size_t k;
-    json_array_foreach(json_object_get(step, "texts"), k, text)
+    json_array_foreach(json_object_get(step, "texts"), k, text) {
+        if (has_text(l, text)) continue;
+        l->taken += json_dumpb(text, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+        if (l->taken > MAX_TAKEN) return dw_fail(err, "%s: it names more than %d MiB of texts", key, MAX_TAKEN >> 20);
         if (json_array_append(l->texts, text)) return fail_memory(err);
-    return unnamed ? lineage_unnamed_data(l, unnamed, err) : 0;
+    }
+    return 0;
 }
 
 int lineage_texts_of_model(lineage *l, const dw_gguf *g, dw_err *err) {
     const dw_kv *steps;
     const int found = find_steps(g, &steps, err);
-    int rc = found < 0 ? -1 : 0;
+    bool unnamed = false;
+    int rc = found < 0 || lineage_learnt_unnamed(g, &unnamed, err) ? -1 : 0;
+    if (!rc && unnamed) rc = lineage_unnamed_data(l, dw_gguf_path(g), err);
     for (size_t i = 0; found > 0 && i < steps->count && !rc; i++) {
         if (has_step(l, steps->str[i])) continue;
         json_t *step = parse_step(steps, i, err);
-        rc = step ? take_texts(l, step, err) : dw_fail_in(err, "'%s'", dw_gguf_path(g));
+        rc = step ? take_texts(l, step, err) : -1;
+        if (rc) dw_fail_in(err, "'%s'", dw_gguf_path(g));
         json_decref(step);
     }
+    return rc;
+}
+
+int lineage_check_texts_of_model(const dw_gguf *parent, const dw_gguf *g, dw_err *err) {
+    lineage l = {.steps = json_array(), .step = json_object(), .texts = json_array()};
+    int rc = l.steps && l.step && l.texts ? copy_steps(&l, parent, err) : fail_memory(err);
+    if (!rc) rc = lineage_texts_of_model(&l, g, err);
+    json_decref(l.steps);
+    json_decref(l.step);
+    json_decref(l.texts);
     return rc;
 }
 
@@ -514,10 +541,16 @@ static int hash_windows(windows *w, const int32_t *ids, size_t n, dw_err *err) {
     return w->hash ? 0 : -1;
 }
 
-long lineage_shared_run(const char *blocks, const int32_t *ids, size_t n, dw_err *err) {
+long lineage_shared_run(const kit_stats_text *text, size_t n_text, const char sha256[65], const int32_t *ids, size_t n,
+                        size_t *which, dw_err *err) {
     windows w;
+    long run = 0;
     if (hash_windows(&w, ids, n, err)) return -1;
-    const long run = shared_run(blocks, &w, err);
+    for (size_t i = 0; i < n_text && !run; i++) {
+        if (!strcmp(text[i].sha256, sha256)) continue;
+        run = shared_run(text[i].blocks, &w, err);
+        *which = i;
+    }
     free(w.hash);
     return run;
 }

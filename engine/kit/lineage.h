@@ -16,12 +16,13 @@
  *           types: the number types of the file's matrices, as kit/sizes.h counts them;
  *           unnamed_data: a file that this step learnt from and that does not say its texts, such as an imatrix;
  *           whether an evaluation text leaks is then unknown
- *   texts   calibration texts; blocks has a 32-bit hash (8 digits) of each aligned run of 16 tokens
+ *   texts   calibration texts, also those of a teacher or of a source of weights; blocks has a 32-bit hash (8 digits)
+ *           of each aligned run of 16 tokens
  * An evaluation text that contains three neighbouring blocks is reported as a leak.  A shared run of 63 tokens or more
  * always covers three blocks, wherever it begins; runs of 48 to 62 tokens may be reported, too. */
 typedef struct lineage lineage;
 
-/* Fails if the file has a lineage that cannot be read and continued.  Call it when the file is opened, so that a
+/* Fails if the file has a lineage that cannot be read and continued by a step.  Call it when the file is opened, so that a
  * program does not fail after its work. */
 int lineage_check(const dw_gguf *g, dw_err *err);
 
@@ -38,9 +39,11 @@ struct kit_stats_text;
 int lineage_texts(lineage *l, const struct kit_stats_text *text, size_t n, dw_err *err); // of statistics or traces
 struct kit_plan_text;
 int lineage_plan_texts(lineage *l, const struct kit_plan_text *text, size_t n, dw_err *err); // of a plan
-/* Adds what another model that this step learns from has learnt from: the texts of those of its steps that the parent
- * has not. */
+/* Adds what another model, from which this step learns (a teacher, a source of weights), has learnt from: the texts of
+ * those of its steps that the parent has not.  Fails where these texts are too many. */
 int lineage_texts_of_model(lineage *l, const dw_gguf *g, dw_err *err);
+/* Fails if a step after the parent could not have the texts of that model.  Call it when the files are opened. */
+int lineage_check_texts_of_model(const dw_gguf *parent, const dw_gguf *g, dw_err *err);
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 
@@ -61,8 +64,13 @@ char *lineage_commands(const dw_gguf *g, dw_err *err);
 /* Why this text is a leak for this model: "calibration text 'x' of step collect has the same hash", or "... shares
  * a run of 112 tokens"; free().  NULL with empty err: the text is not a leak. */
 char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
-/* Tokens of a run that the n ids share with the text that has these blocks, by the same rule; 0: none; -1: an error. */
-long lineage_shared_run(const char *blocks, const int32_t *ids, size_t n, dw_err *err);
+/* Whether a step learnt from data that it does not name, so that no text can be said to be unseen: importances of unknown
+ * texts, a plan of unknown origin, a foreign file quantized with importances. */
+int lineage_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err);
+/* Tokens of a run that the n ids share, by the same rule, with one of these texts, *which, but for those of the same file,
+ * sha256; 0: with none; -1: an error. */
+long lineage_shared_run(const struct kit_stats_text *text, size_t n_text, const char sha256[65], const int32_t *ids,
+                        size_t n, size_t *which, dw_err *err);
 /* Calls fn for every input and every calibration text of every step. */
 int lineage_inputs(const dw_gguf *g, void (*fn)(void *ctx, const char *tool_name, const char *name, const char *sha256),
                    void *ctx, dw_err *err);

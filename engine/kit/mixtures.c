@@ -8,6 +8,7 @@
  * Layers are counted by the tensors that are there: a layer without attention does not count for attn_v. */
 #include "kit/mixtures.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -33,6 +34,11 @@ const kit_mixture kit_mixtures[] = {
     {0},
 };
 // clang-format on
+
+const char *kit_types_words(char words[KIT_TYPES_WORDS], const char *types, const char *output) {
+    snprintf(words, KIT_TYPES_WORDS, "%s%s%s", types, output ? ", output " : "", output ? output : "");
+    return words;
+}
 
 const kit_mixture *kit_mixture_find(const char *name) {
     for (const kit_mixture *m = kit_mixtures; m->name; m++)

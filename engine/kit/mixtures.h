@@ -41,6 +41,11 @@ extern const kit_mixture kit_mixtures[]; // ends with name NULL
 
 const kit_mixture *kit_mixture_find(const char *name); // any case; NULL: unknown
 
+/* "Q3_K_S", or "Q3_K_S, output Q4_K" where the matrix that gives the logits has a type of its own; output NULL: it has
+ * not. */
+enum { KIT_TYPES_WORDS = 64 };
+const char *kit_types_words(char words[KIT_TYPES_WORDS], const char *types, const char *output);
+
 /* A mixture applied to a model. */
 typedef struct kit_mixture_use {
     const kit_mixture *mixture;

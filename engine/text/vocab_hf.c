@@ -218,6 +218,7 @@ static int read_added_token(dw_vocab *v, const json_t *added, json_int_t id, boo
 static int read_added_ids(dw_vocab *v, const json_t *added, dw_err *err) {
     const char *text;
     json_t *entry;
+    if (added && !json_is_object(added)) return dw_fail(err, "added_tokens.json is not an object of ids by text");
     json_object_foreach((json_t *)(uintptr_t)added, text, entry) {
         const json_int_t id = json_is_integer(entry) ? json_integer_value(entry) : -1;
         if (id < 0) return dw_fail(err, "added_tokens.json: the id of '%.40s' is no whole number", text);

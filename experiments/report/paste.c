@@ -155,13 +155,29 @@ static int add_named(exp_sheet *s, const char *names, dw_err *err) {
     return rc;
 }
 
+/* Whether a field is the standard error of another one, beside which it stands already. */
+static bool stands_beside(const exp_sheet *s, const exp_field *f) {
+    for (size_t k = 0; k < s->n_fields && !f->of_dense; k++)
+        if (s->field[k].se >= 0 && s->field[k].se == f->column) return true;
+    return false;
+}
+
+/* Programs find each column once. */
+static void drop_errors(exp_sheet *s) {
+    size_t n = 0;
+    for (size_t k = 0; k < s->n_fields; k++)
+        if (!stands_beside(s, &s->field[k])) s->field[n++] = s->field[k];
+    s->n_fields = n;
+}
+
 int exp_sheet_fields(exp_sheet *s, const char *names, dw_err *err) {
     size_t n = s->rows->n_columns;
     for (const char *p = names ? names : ""; *p; p++) n += *p == ',';
     s->field = dw_alloc(n + 1, sizeof *s->field, "columns", err);
     if (!s->field || exp_labels_make(&s->labels, s->rows, s->lines, err)) return -1;
-    if (names) return add_named(s, names, err);
-    return s->rows->are_results ? add_usual(s, err) : add_all(s, err);
+    const int rc = names ? add_named(s, names, err) : s->rows->are_results ? add_usual(s, err) : add_all(s, err);
+    if (s->for_programs) drop_errors(s);
+    return rc;
 }
 
 void exp_sheet_release(exp_sheet *s) {
@@ -395,30 +411,15 @@ static void print_raw_field(FILE *out, const exp_sheet *s, const exp_field *f, c
     if (f->se >= 0) print_raw_number(out, error, separator);
 }
 
-/* Whether a field is the standard error of another one, beside which it stands already. */
-static bool stands_beside(const exp_sheet *s, const exp_field *f) {
-    bool found = false;
-    for (size_t k = 0; k < s->n_fields && !f->of_dense; k++)
-        found |= s->field[k].se >= 0 && s->field[k].se == f->column;
-    return found;
-}
-
 static void print_raw_table(FILE *out, const exp_sheet *s, char separator) {
-    bool first = true;
     for (size_t k = 0; k < s->n_fields; k++) {
-        if (stands_beside(s, &s->field[k])) continue;
-        print_raw(out, s->field[k].name, separator, first);
+        print_raw(out, s->field[k].name, separator, !k);
         if (s->field[k].se >= 0) print_raw(out, s->field[k].heading.se, separator, false);
-        first = false;
     }
     fputc('\n', out);
     for (size_t i = 0; i < s->lines->n; i++) {
-        first = true;
-        for (size_t k = 0; k < s->n_fields; k++) {
-            if (stands_beside(s, &s->field[k])) continue;
-            print_raw_field(out, s, &s->field[k], &s->lines->line[i], separator, first);
-            first = false;
-        }
+        for (size_t k = 0; k < s->n_fields; k++)
+            print_raw_field(out, s, &s->field[k], &s->lines->line[i], separator, !k);
         fputc('\n', out);
     }
 }

@@ -43,7 +43,7 @@ static int open_live(score_entrant *c, const score_run *r, dw_err *err) {
         return dw_fail(err, "'%s' is neither a model (GGUF) nor stored predictions", c->path);
     c->model = dw_model_open(c->path, err);
     if (!c->model || lineage_check(dw_model_gguf(c->model), err) ||
-        exp_learnt_unnamed(dw_model_gguf(c->model), &c->learnt_unnamed, err))
+        lineage_learnt_unnamed(dw_model_gguf(c->model), &c->learnt_unnamed, err))
         return -1;
     kit_sha256_gguf(dw_model_gguf(c->model), c->sha256);
     c->tok = dw_tokenizer_open(dw_model_gguf(c->model), err);

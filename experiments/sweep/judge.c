@@ -182,7 +182,7 @@ static int add_type(char **frame, const source *s, size_t row, dw_err *err) {
     char value[64];
     const char *type = cell(s, row, "type"), *types = cell(s, row, "types");
     if (!is_known(type)) type = value_in(s->variant, "type", value, sizeof value);
-    if (is_known(type)) return dw_append(frame, err, "\t%s", type);
+    if (is_known(type)) return dw_append(frame, err, "\t%.*s", (int)strcspn(type, ","), type); // "Q3_K_S, output Q4_K"
     return dw_append(frame, err, "\t%.*s", (int)strcspn(types, " "), types);
 }
 

@@ -113,12 +113,12 @@ static const opt_program program = {
                "deadwood sweep experiments/grids/mini.grid -o build/sweep -j 2",
     .rows = rows};
 
-/* A variable that is called as what was measured fills no column, so two variants may look alike in a table. */
+/* Such a variable fills no column, so two variants may look alike in a table. */
 static void warn_of_names(const grid *g) {
     for (size_t v = 0; v < g->n_variable; v++)
         if (exp_heading_of(g->variable[v].name).role != EXP_TREATMENT)
-            warn("the variable '%s' has the name of a column that tells what was measured; tables show it in the column "
-                 "variant alone, so rename it",
+            warn("the variable '%s' has the name of a column that does not tell what was done to a model; its values are "
+                 "in the column variant alone, so rename it",
                  g->variable[v].name);
 }
 

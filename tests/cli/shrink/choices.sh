@@ -38,6 +38,15 @@ has '^plan' '--bytes 5000000 --as Q3_K_S --output-type Q3_K'
 has '^random_plan' '--bytes 5000000 --as Q3_K_S --output-type Q3_K'
 has '^small' 'heal .*--as Q3_K_S --output-type Q3_K'
 has '^learned' '--output-type Q3_K'
+bytes=$(for n in $(seq 1500000 100000 4000000); do
+    deadwood-shrink mini.gguf -f 1.txt 2.txt -c 64 -o x.gguf --dry-run --bytes $n --mixture Q3_K_S --output-type Q3_K >out 2>err || continue
+    echo $n
+    break
+done)
+status=0
+deadwood-shrink mini.gguf -f 1.txt 2.txt -c 64 -o x.gguf --dry-run --bytes "$bytes" --mixture Q3_K_S >out 2>err || status=$?
+test $status = 1
+grep -q 'as Q3_K_S without its neurons' err
 status=0
 deadwood-shrink mini.gguf -f 1.txt --rate 0.3 --output-type Q4_K -o x.gguf >out 2>err || status=$?
 test $status = 2
