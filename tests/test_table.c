@@ -651,6 +651,16 @@ static void large_numbers_are_short(void) {
     free(script);
 }
 
+static void long_names_stand_below(void) {
+    const exp_axes axes = {.x = "x", .y = "y", .by = "rate,setting"};
+    char *shorter = script_for("x y rate setting\n1 15 1 a\n2 14 1 b\n", axes),
+         *longer = script_for("x y rate setting\n1 15 0.302 a_long_name\n2 14 0.302 b\n", axes);
+    CHECK(shorter && strstr(shorter, "set key outside right top\n"), "%s", shorter);
+    CHECK(longer && strstr(longer, "set key below\n"), "%s", longer);
+    free(shorter);
+    free(longer);
+}
+
 static void check_band(const char *table) {
     char *script = script_for(table, (exp_axes){.x = "file_bytes", .y = "ppl"});
     CHECK(script && strstr(script, "\n80 21 20 22\n") && strstr(script, "\n80 90 NaN NaN\n"), "%s: %s", table, script);
@@ -869,6 +879,7 @@ static const test_case cases[] = {
     {"a plot has a title and ranges, and refuses ranges that are none", ranges_and_title},
     {"rows that differ in the seed only are a band from the least to the largest", bands},
     {"numbers of 100,000 and more along an axis have prefixes: 2.5 M", large_numbers_are_short},
+    {"long names of series stand below the plot", long_names_stand_below},
     {"a band holds only rows that were measured under the same conditions", bands_of_equal_conditions},
     {"plain quantizations are one line beside pruned models, and a large dense model squeezes nothing", plain_quantizations},
     {"SVG, PDF and PNG are drawn by the name of the file, the same bytes each time", pictures},

@@ -463,8 +463,15 @@ static void print_plot(FILE *out, const plot *p) {
     fprintf(out, "\n");
 }
 
+/* Beside the plot long names would take half of the width. */
+static bool has_long_names(const plot *p) {
+    for (size_t k = 0; k < p->n_series; k++)
+        if (strlen(p->label[k]) > 20) return true;
+    return false;
+}
+
 /* Colours that all eyes tell apart (Okabe and Ito). */
-static void print_style(FILE *out, exp_picture picture) {
+static void print_style(FILE *out, const plot *p, exp_picture picture) {
     static const char *const colour[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                          "#e69f00", "#56b4e9", "#555555", "#a0522d"};
     static const char *const terminal[] = {
@@ -476,14 +483,13 @@ static void print_style(FILE *out, exp_picture picture) {
     for (int i = 0; i < n; i++)
         fprintf(out, "set linetype %d lc rgb '%s' lw 1.5 pt %d ps 0.7\n", i + 1, colour[i], 4 + i);
     fprintf(out,
-            "set linetype cycle %d\nset key outside right top\nset border 3\nset tics nomirror\nset grid lc rgb "
-            "'#dddddd'\n",
-            n);
+            "set linetype cycle %d\nset key %s\nset border 3\nset tics nomirror\nset grid lc rgb '#dddddd'\n", n,
+            has_long_names(p) ? "below" : "outside right top");
 }
 
 static int print_script(FILE *out, const plot *p, const exp_sheet *s, const char *title, exp_picture picture,
                         dw_err *err) {
-    print_style(out, picture);
+    print_style(out, p, picture);
     if (title) {
         fprintf(out, "set title ");
         print_quoted(out, title);
