@@ -1292,7 +1292,7 @@ static void speeds_not_used(void) {
     judge_rows(row, 3, &t);
     CHECK(t.n_rows == 2 && has_cells(&t, 0, "7", "100") && has_cells(&t, 1, "7", "190"), "%zu rows", t.n_rows);
     tsv_release(&t);
-    static const char *const measured[] = {"m hash a b 9 5 1 0.01 f32 auto - 7 4 120 0 1", row[1]};
+    const char *const measured[] = {"m hash a b 9 5 1 0.01 f32 auto - 7 4 120 0 1", row[1]};
     judge_rows(measured, 2, &t);
     CHECK(t.n_rows == 2 && has_cells(&t, 0, "7", "120") && has_cells(&t, 1, "7", "100"), "%zu rows", t.n_rows);
     CHECK(t.n_rows < 1 || !strcmp(tsv_cell(&t, 0, "threads"), "4"), "its speed keeps its threads");
