@@ -267,7 +267,8 @@ static void full_lineage(void) {
     enum { MOST = 1024 };
     dw_err err = {0};
     dw_str *step = calloc(MOST, sizeof *step);
-    for (int i = 0; i < MOST; i++) step[i] = (dw_str){"{\"tool\":\"heal\",\"args\":[]}", 27};
+    static const char a_step[] = "{\"tool\":\"heal\",\"args\":[]}";
+    for (int i = 0; step && i < MOST; i++) step[i] = (dw_str){a_step, sizeof a_step - 1};
     dw_gguf *g = dw_gguf_open(m, &err);
     dw_gguf_writer *w = g ? dw_gguf_writer_new(full, &err) : NULL;
     REQUIRE(w && step, "%s", err.text);
