@@ -150,8 +150,8 @@ static int open_inputs(inputs *in, dw_err *err) {
     if (dw_gguf_find(dw_model_gguf(in->model), DW_KEY_GATE_RULE))
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
     if (in->group > dw_model_hparams(in->model)->n_ff_max)
-        return dw_fail(err, "--group %d: layers of '%s' have at most %d neurons; give a smaller one", in->group, o.model,
-                       dw_model_hparams(in->model)->n_ff_max);
+        return dw_fail(err, "--group %d: layers of '%s' have at most %d neurons; give a smaller one", in->group,
+                       o.model, dw_model_hparams(in->model)->n_ff_max);
     kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     if (needs_stats(in->rule)) {
         if (kit_stats_open(&in->stats, o.stats, err)) return -1;

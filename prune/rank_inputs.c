@@ -200,9 +200,10 @@ const calib_text *rank_find_seen(const rank_inputs *in) {
     return NULL;
 }
 
-/* A copy of a text has another hash, and a collection of texts has them all: their runs of tokens tell. */
+/* A copy of a text has another hash, and a collection of texts has them all: their runs of tokens tell.  Windows of the
+ * same file are rank_find_seen's. */
 int rank_warn_of_shared(const rank_inputs *in, dw_err *err) {
-    for (size_t i = 0; i < in->texts.n_text && in->has_stats; i++) { // of the same file rank_find_seen knows the windows
+    for (size_t i = 0; i < in->texts.n_text && in->has_stats; i++) {
         const calib_text *text = &in->texts.text[i];
         size_t k = 0;
         const long run = lineage_shared_run(in->stats.text, in->stats.n_text, text->sha256, text->token,

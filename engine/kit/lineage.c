@@ -208,7 +208,7 @@ int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err) {
 }
 
 int lineage_unnamed_data(lineage *l, const char *path, dw_err *err) {
-    return lineage_fact(l, "unnamed_data", dw_base_name(path), err);
+    return check_text(path, err) ? -1 : lineage_fact(l, "unnamed_data", dw_base_name(path), err);
 }
 
 /* A 32-bit hash of 16 token ids: a multiplicative hash, then the finalizer of MurmurHash3. */

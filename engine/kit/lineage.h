@@ -22,8 +22,8 @@
  * always covers three blocks, wherever it begins; runs of 48 to 62 tokens may be reported, too. */
 typedef struct lineage lineage;
 
-/* Fails if the file has a lineage that cannot be read and continued by a step.  Call it when the file is opened, so that a
- * program does not fail after its work. */
+/* Fails if the file has a lineage that cannot be read, or that no further step fits into.  Call it when the file is
+ * opened, so that a program does not fail after its work. */
 int lineage_check(const dw_gguf *g, dw_err *err);
 
 /* A new step after the steps of the parent (NULL: the first step), with the arguments that opt_parse has read. */
@@ -64,11 +64,11 @@ char *lineage_commands(const dw_gguf *g, dw_err *err);
 /* Why this text is a leak for this model: "calibration text 'x' of step collect has the same hash", or "... shares
  * a run of 112 tokens"; free().  NULL with empty err: the text is not a leak. */
 char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
-/* Whether a step learnt from data that it does not name, so that no text can be said to be unseen: importances of unknown
- * texts, a plan of unknown origin, a foreign file quantized with importances. */
+/* Whether a step learnt from data that it does not name, so that no text can be said to be unseen: importances of
+ * unknown texts, a plan of unknown origin, a foreign file quantized with importances. */
 int lineage_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err);
-/* Tokens of a run that the n ids share, by the same rule, with one of these texts, *which, but for those of the same file,
- * sha256; 0: with none; -1: an error. */
+/* Tokens of a run that the n ids share, by the same rule, with one of these texts, *which; 0: with none; -1: an error.
+ * Texts of the file sha256, from which the ids come, are left out. */
 long lineage_shared_run(const struct kit_stats_text *text, size_t n_text, const char sha256[65], const int32_t *ids,
                         size_t n, size_t *which, dw_err *err);
 /* Calls fn for every input and every calibration text of every step. */

@@ -106,8 +106,8 @@ static bool any_line(const exp_sheet *s, bool (*says)(const exp_rows *r, const e
     return false;
 }
 
-/* What ≥, ! and "leak" tell readers is a column for programs, where a row has it: a KL that is a lower bound, a speed that
- * was disturbed and a text that the model has seen cannot be told from others by their numbers. */
+/* Programs cannot see the marks ≥, ! and "leak".  Where a row has one, a column says so: a KL that is a lower bound, a
+ * speed that was disturbed, a text that the model has seen. */
 static int add_marks(exp_sheet *s, dw_err *err) {
     int rc = 0;
     bool speeds = false;

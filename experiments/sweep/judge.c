@@ -154,8 +154,8 @@ static const char *value_in(const char *variant, const char *name, char *value, 
     return "-";
 }
 
-/* What a variable says of a column that a row does not know.  Only what was done to the model: a variable that is called
- * as a measure or a condition is, `depth` or `texts`, was given to some step of the grid and was not measured. */
+/* What a variable says of a column that a row does not know, if the column tells what was done to the model.  A variable
+ * that is called as a measure or a condition, `depth` or `texts`, is an input of some step, and nothing was measured. */
 static const char *treatment_in(const char *variant, const char *column, char *value, size_t size) {
     return exp_heading_of(column).role == EXP_TREATMENT ? value_in(variant, column, value, size) : "-";
 }
