@@ -65,8 +65,49 @@ INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const
     }
 }
 
+/* Eight sums of 16 products, from those of two, each times its scale (words).  Eight products fit in 16 bits: 28 * 127 * 8. */
+INLINE __m256i scaled_sums(const __m256i twos[4], __m256i words) {
+    const __m256i fours[2] = {_mm256_packs_epi32(in_fours(twos[0]), in_fours(twos[1])),
+                              _mm256_packs_epi32(in_fours(twos[2]), in_fours(twos[3]))};
+    const __m256i eights = _mm256_packs_epi32(in_fours(fours[0]), in_fours(fours[1]));
+    return _mm256_madd_epi16(eights, words);
+}
+
+/* Adds the superblock at p times each column.  (From cache on Zen 3, rows of 3,584: Q2_K 1.17 times as fast as with the
+ * scales as floats, Q3_K 1.11.) */
+INLINE void add_few_bits(dw_qtype type, const uint8_t *p, const record *x, size_t act_stride, int n_cols, __m256 *sum,
+                         __m256 *off) {
+    __m256 dots[4], sums[4];
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+        const few_bits_scales s = few_bits_scales_of(type, p, h);
+        __m256i code[4];
+        few_bits_codes(type, p, h, code);
+        for (int c = 0; c < n_cols; c++) {
+            const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
+            const __m256 scale = _mm256_moveldup_ps(_mm256_load_ps(&r->block[4 * h].scale));
+            const __m256 sum16 = _mm256_load_ps(r->sum16 + 8 * h);
+            __m256i twos[4];
+            for (int k = 0; k < 4; k++)
+                twos[k] = _mm256_maddubs_epi16(code[k], load_q(r, 128 * h + 64 * (k % 2) + 32 * (k / 2)));
+            const __m256 dot = _mm256_cvtepi32_ps(scaled_sums(twos, s.words));
+            dots[c] = h ? _mm256_fmadd_ps(dot, scale, dots[c]) : _mm256_mul_ps(dot, scale);
+            sums[c] = h ? _mm256_fmadd_ps(s.m, sum16, sums[c]) : _mm256_mul_ps(s.m, sum16);
+        }
+    }
+    const scales factor = few_bits_factors(type, p);
+    for (int c = 0; c < n_cols; c++) {
+        sum[c] = _mm256_fmadd_ps(factor.d, dots[c], sum[c]);
+        off[c] = _mm256_fnmadd_ps(factor.m, sums[c], off[c]);
+    }
+}
+
 INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
                        __m256 *sum, __m256 *off) {
+    if (has_few_bits(type)) {
+        add_few_bits(type, p, x, act_stride, n_cols, sum, off);
+        return;
+    }
     for (int h = 0; h < 2; h++) add_half(type, p, h, n_blocks, x, act_stride, n_cols, sum, off);
 }
 

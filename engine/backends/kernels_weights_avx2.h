@@ -227,5 +227,55 @@ INLINE __m128i q3_scales(const uint8_t *p) {
     return _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
 }
 
+/* ---- two and three bits for dots that are scaled as integers --------------------------------------------- */
+
+/* The pieces of half h of a superblock are in the order first 0, last 0, first 1, last 1 of the pairs of
+ * unpack_superblock; a lane of 128 bits has four of the eight.  value = d (scale code) - m, where the codes of pairs 1 are
+ * four times as large and d is a quarter there. */
+INLINE bool has_few_bits(dw_qtype type) { return type == DW_Q2_K || type == DW_Q3_K; }
+
+INLINE void few_bits_codes(dw_qtype type, const uint8_t *p, int h, __m256i code[4]) {
+    const uint8_t *twos = p + (type == DW_Q2_K ? 16 : 32) + 32 * h;
+    for (int last = 0; last < 2; last++) {
+        const __m256i x = _mm256_srlv_epi32(same_lanes(twos + 16 * last), lane_numbers(0, 4));
+        code[last] = _mm256_and_si256(x, _mm256_set1_epi8(3));
+        code[2 + last] = _mm256_and_si256(x, _mm256_set1_epi8(12));
+        if (type == DW_Q2_K) continue;
+        const __m256i ones = same_lanes(p + 16 * last); // third bits: those of the pairs are moved to bits 2 and 3
+        const __m256i y = h ? _mm256_srlv_epi32(ones, lane_numbers(2, 4)) : _mm256_sllv_epi32(ones, lane_numbers(2, 0));
+        code[last] = _mm256_or_si256(code[last], _mm256_and_si256(y, _mm256_set1_epi8(4)));
+        code[2 + last] = _mm256_or_si256(code[2 + last],
+                                         _mm256_and_si256(_mm256_slli_epi16(y, 1), _mm256_set1_epi8(16)));
+    }
+}
+
+typedef struct few_bits_scales {
+    __m256i words; // the scale of each piece, twice, in 16 bits
+    __m256 m;      // of each piece; few_bits_factors has its factor
+} few_bits_scales;
+
+INLINE __m256i low_words_twice(__m256i x) { // of 32 bits each
+    const __m128i low = _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+    return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(low));
+}
+
+INLINE few_bits_scales few_bits_scales_of(dw_qtype type, const uint8_t *p, int h) {
+    if (type == DW_Q2_K) {
+        const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p + 8 * h)));
+        return (few_bits_scales){low_words_twice(_mm256_and_si256(x, _mm256_set1_epi32(15))),
+                                 _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4))};
+    }
+    const __m128i all = q3_scales(p);
+    const __m256i x = _mm256_cvtepi8_epi32(h ? _mm_unpackhi_epi64(all, all) : all);
+    return (few_bits_scales){low_words_twice(x), _mm256_cvtepi32_ps(x)};
+}
+
+// d of each piece of a half, and the factor of m.
+INLINE scales few_bits_factors(dw_qtype type, const uint8_t *p) {
+    const __m256 place = _mm256_setr_ps(1, 1, 0.25f, 0.25f, 1, 1, 0.25f, 0.25f);
+    const float d = half_at(p + (type == DW_Q2_K ? 80 : 108)), m = type == DW_Q2_K ? half_at(p + 82) : 4 * d;
+    return (scales){_mm256_mul_ps(_mm256_set1_ps(d), place), _mm256_set1_ps(m)};
+}
+
 #endif
 #endif
