@@ -1,10 +1,12 @@
-/* bench_backward.c - a step of healing beside the operations that it needs and the rate of a matrix product here.
+/* bench_backward.c - a step of healing beside the operations that it needs and the rates of matrix products here.
  *
- *     make build/bench_backward && build/bench_backward M.gguf [WINDOWS [STEPS]]
+ *     make build/bench_backward && build/bench_backward M.gguf [WINDOWS [STEPS [THREADS]]]
  *
- * One thread; times are the process's own processor time, so that a busy machine matters little.  The model is its own
- * teacher.  Operations are multiplies and adds of products with weight matrices, of the head's too, and of attention's
- * causal half; the rate is that of OpenBLAS's sgemm (1024 x 1024 x 1024), measured between the steps. */
+ * One thread by default; its times are the process's own processor time, so that a busy machine matters little.  Times
+ * of several threads are those of the clock, times their number.  The model is its own teacher; the layers' values are
+ * kept for the backward pass.  Operations are multiplies and adds of products with weight matrices, of the head's too,
+ * and of attention's causal half.  Rates: the training pass's own kernel (dw_train_rate, all threads, before and after all
+ * steps), and OpenBLAS's sgemm (1024 x 1024 x 1024, one thread, before each step). */
 #include "kit/blas.h"
 #include "model/optimizer.h"
 
@@ -20,6 +22,8 @@ static double cpu_seconds(void) {
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+static double seconds_now(int n_threads) { return n_threads == 1 ? cpu_seconds() : n_threads * dw_now(); }
 
 static double gemm_rate(const float *a, const float *b, float *c) {
     const double began = cpu_seconds();
@@ -47,7 +51,8 @@ static int compare(const void *a, const void *b) {
 }
 
 typedef struct times {
-    double teacher[MOST], forward[MOST], backward[MOST], adamw[MOST], gemm[MOST];
+    double teacher[MOST], forward[MOST], backward[MOST], adamw[MOST], gemm[MOST]; // seconds of a thread; sgemm's rate
+    double rate[2]; // of all threads
 } times;
 
 static double median(double *x, int n) {
@@ -55,13 +60,12 @@ static double median(double *x, int n) {
     return x[n / 2];
 }
 
-static void report(const dw_model *m, times *t, int n, double n_tokens) {
+static void report(const dw_model *m, times *t, int n, double n_tokens, int n_threads) {
     double layers, attention, head;
     operations(m, &layers, &attention, &head);
     const double forward = layers + attention, gemm = median(t->gemm, n);
-    /* backward: the layers once more (without the last down), then dx and dW; attention: scores again and four
-     * products; the head: both models' logits, dx and dW */
-    const double back = 3 * layers + (1 + 2.5) * attention + 4 * head;
+    /* backward: dx and dW; attention: scores again and four products; the head: both models' logits, dx and dW */
+    const double back = 2 * layers + 2.5 * attention + 4 * head;
     const struct {
         const char *name;
         double seconds, operations;
@@ -70,7 +74,8 @@ static void report(const dw_model *m, times *t, int n, double n_tokens) {
                  {"losses and backward", median(t->backward, n), back},
                  {"AdamW", median(t->adamw, n), 0}};
     double seconds = 0, sum = 0;
-    printf("sgemm %.1f GFLOP/s on one thread, %s kernels\n", gemm / 1e9, dw_cpu_level(NULL));
+    printf("sgemm %.1f GFLOP/s on one thread, %s kernels, %d thread%s\n", gemm / 1e9, dw_cpu_level(NULL), n_threads,
+           n_threads == 1 ? "" : "s");
     for (int i = 0; i < 4; i++) {
         printf("%-20s %8.1f us/token %8.1f GFLOP/s  share %.2f\n", parts[i].name, 1e6 * parts[i].seconds / n_tokens,
                parts[i].operations * n_tokens / parts[i].seconds / 1e9,
@@ -78,23 +83,27 @@ static void report(const dw_model *m, times *t, int n, double n_tokens) {
         seconds += parts[i].seconds;
         sum += parts[i].operations * n_tokens;
     }
-    printf("%-20s %8.1f us/token %8.1f GFLOP/s  share %.2f, %.0f tokens/s on one thread\n", "a step",
-           1e6 * seconds / n_tokens, sum / seconds / 1e9, sum / seconds / gemm, n_tokens / seconds);
+    printf("%-20s %8.1f us/token %8.1f GFLOP/s  share %.2f, %.0f tokens/s\n", "a step", 1e6 * seconds / n_tokens,
+           sum / seconds / 1e9, sum / seconds / gemm, n_threads * n_tokens / seconds);
+    const double before = t->rate[0] / n_threads, after = t->rate[1] / n_threads;
+    printf("own kernel %.0f and %.0f GFLOP/s a thread: a step reaches %.2f and %.2f of it\n", before / 1e9, after / 1e9,
+           sum / seconds / before, sum / seconds / after);
 }
 
 int main(int argc, char **argv) {
     kit_blas_start(argv);
-    const int n_seq = argc > 2 ? atoi(argv[2]) : 4, n = argc > 3 ? atoi(argv[3]) : 5;
-    if (argc < 2 || n_seq < 1 || n < 1 || n > MOST)
-        return fputs("usage: bench_backward M.gguf [WINDOWS [STEPS]]\n", stderr), 2;
+    const int n_seq = argc > 2 ? atoi(argv[2]) : 4, n = argc > 3 ? atoi(argv[3]) : 5,
+              n_threads = argc > 4 ? atoi(argv[4]) : 1;
+    if (argc < 2 || n_seq < 1 || n < 1 || n > MOST || n_threads < 1)
+        return fputs("usage: bench_backward M.gguf [WINDOWS [STEPS [THREADS]]]\n", stderr), 2;
     dw_err err = {0};
     static times t;
     dw_parameters p = {0};
     dw_model *m = dw_model_open(argv[1], &err);
-    dw_pool *pool = dw_pool_new(1, &err);
+    dw_pool *pool = dw_pool_new(n_threads, &err);
     const dw_session_options so = {.pool = pool, .n_ctx = N_CTX, .n_batch = 1};
     dw_session *s = m ? dw_session_new(m, &so, &err) : NULL, *ts = m ? dw_session_new(m, &so, &err) : NULL;
-    dw_train *train = s ? dw_train_new(s, &(dw_train_options){.n_seq = n_seq}, &err) : NULL;
+    dw_train *train = s ? dw_train_new(s, &(dw_train_options){.n_seq = n_seq, .keep_values = true}, &err) : NULL;
     dw_train *teacher = ts ? dw_train_new(ts, &(dw_train_options){.n_seq = n_seq, .forward_only = true}, &err) : NULL;
     float *a = calloc(3 * GEMM * GEMM, sizeof *a);
     int32_t *token = malloc((size_t)n_seq * N_CTX * sizeof *token);
@@ -102,26 +111,28 @@ int main(int argc, char **argv) {
         return fprintf(stderr, "bench_backward: %s\n", err.text), 1;
     for (int i = 0; i < n_seq * N_CTX; i++)
         token[i] = (int32_t)(dw_splitmix((uint64_t)i) % (uint64_t)dw_model_hparams(m)->n_vocab);
+    t.rate[0] = dw_train_rate(train);
     for (int i = -1; i < n; i++) { // the first step warms up
         double at[5];
         dw_loss_sums sums = {0};
         const double gemm = gemm_rate(a, a + GEMM * GEMM, a + 2 * GEMM * GEMM);
         dw_parameters_zero_gradients(&p);
-        at[0] = cpu_seconds();
+        at[0] = seconds_now(n_threads);
         if (dw_train_forward(teacher, token, n_seq, &err)) return fprintf(stderr, "bench_backward: %s\n", err.text), 1;
-        at[1] = cpu_seconds();
+        at[1] = seconds_now(n_threads);
         dw_train_forward(train, token, n_seq, &err);
-        at[2] = cpu_seconds();
+        at[2] = seconds_now(n_threads);
         dw_train_backward(train, &(dw_loss){.teacher = teacher}, 1.0 / (n_seq * N_CTX), p.gradients, &sums);
-        at[3] = cpu_seconds();
+        at[3] = seconds_now(n_threads);
         dw_adamw_step(&p, &(dw_adamw){.rate = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1},
                       (uint64_t)(i + 2), pool);
-        at[4] = cpu_seconds();
+        at[4] = seconds_now(n_threads);
         if (i < 0) continue;
         t.teacher[i] = at[1] - at[0], t.forward[i] = at[2] - at[1], t.backward[i] = at[3] - at[2],
         t.adamw[i] = at[4] - at[3], t.gemm[i] = gemm;
     }
-    report(m, &t, n, (double)n_seq * N_CTX);
+    t.rate[1] = dw_train_rate(train);
+    report(m, &t, n, (double)n_seq * N_CTX, n_threads);
     dw_parameters_release(&p);
     dw_train_free(train), dw_train_free(teacher);
     dw_session_free(s), dw_session_free(ts);
