@@ -65,7 +65,8 @@ INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const
     }
 }
 
-/* Eight sums of 16 products, from those of two, each times its scale (words).  Eight products fit in 16 bits: 28 * 127 * 8. */
+/* Eight sums of 16 products, from those of two, each times its scale (words).  Eight products fit in 16 bits:
+ * 28 * 127 * 8. */
 INLINE __m256i scaled_sums(const __m256i twos[4], __m256i words) {
     const __m256i fours[2] = {_mm256_packs_epi32(in_fours(twos[0]), in_fours(twos[1])),
                               _mm256_packs_epi32(in_fours(twos[2]), in_fours(twos[3]))};

@@ -230,8 +230,8 @@ INLINE __m128i q3_scales(const uint8_t *p) {
 /* ---- two and three bits for dots that are scaled as integers --------------------------------------------- */
 
 /* The pieces of half h of a superblock are in the order first 0, last 0, first 1, last 1 of the pairs of
- * unpack_superblock; a lane of 128 bits has four of the eight.  value = d (scale code) - m, where the codes of pairs 1 are
- * four times as large and d is a quarter there. */
+ * unpack_superblock; a lane of 128 bits has four of the eight.  value = d scale code - m; the codes of pair 1 are four
+ * times as large, so d is a quarter there. */
 INLINE bool has_few_bits(dw_qtype type) { return type == DW_Q2_K || type == DW_Q3_K; }
 
 INLINE void few_bits_codes(dw_qtype type, const uint8_t *p, int h, __m256i code[4]) {
@@ -273,8 +273,13 @@ INLINE few_bits_scales few_bits_scales_of(dw_qtype type, const uint8_t *p, int h
 // d of each piece of a half, and the factor of m.
 INLINE scales few_bits_factors(dw_qtype type, const uint8_t *p) {
     const __m256 place = _mm256_setr_ps(1, 1, 0.25f, 0.25f, 1, 1, 0.25f, 0.25f);
-    const float d = half_at(p + (type == DW_Q2_K ? 80 : 108)), m = type == DW_Q2_K ? half_at(p + 82) : 4 * d;
-    return (scales){_mm256_mul_ps(_mm256_set1_ps(d), place), _mm256_set1_ps(m)};
+    if (type == DW_Q2_K) {
+        const __m128 both = _mm_cvtph_ps(_mm_cvtsi32_si128((int)dw_le32(p + 80)));
+        return (scales){_mm256_mul_ps(_mm256_broadcastss_ps(both), place),
+                        _mm256_broadcastss_ps(_mm_movehdup_ps(both))};
+    }
+    const __m256 d = _mm256_set1_ps(half_at(p + 108));
+    return (scales){_mm256_mul_ps(d, place), _mm256_mul_ps(d, _mm256_set1_ps(4))};
 }
 
 #endif
