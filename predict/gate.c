@@ -42,7 +42,7 @@ static const opt_row rows[] = {
     {"activity", 0, OPT_REAL, OPT_REQUIRED, &o.activity, NULL, "A", "share of each layer's neurons to be computed",
      .min = 0.001, .max = 1},
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that are open or closed together", OPT_CHOICES(groups)},
-    {"seed", 0, OPT_INT, 0, &o.seed, NULL, "N", "of --rule random; 0 by default", .min = 0, .max = 2147483647},
+    {"seed", 0, OPT_INT, 0, &o.seed, NULL, "N", "seed of --rule random; default: 0", .min = 0, .max = 2147483647},
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE",
      "a 16-bit file of the same model: transposed copies are encoded from it"},
     {"force", 0, OPT_FLAG, 0, &o.force, NULL, NULL, "accepted for older scripts; every layer gets its threshold"},
