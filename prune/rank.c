@@ -46,7 +46,8 @@ static const opt_row rows[] = {
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the file's size after the cut, at most", .min = 1,
      .max = 1e15},
     {"us", 0, OPT_REAL, 0, &o.us, "0", "N",
-     "or: microseconds of a token, measured here on -t threads; of uniform and sensitivity", .min = 0, .max = 1e12},
+     "or: a token takes N microseconds at most, measured here on -t threads; for uniform and sensitivity", .min = 0,
+     .max = 1e12},
     {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "TYPES",
      "the file's types after requant --mixture or --type TYPES, which widths then fit, and of which --bytes counts; a "
      "name of both is the mixture",
@@ -87,7 +88,7 @@ static const opt_row rows[] = {
      .max = 2147483647},
     {"ablation", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT | OPT_STDOUT, &o.ablation, NULL, "FILE",
      "measure the loss without single groups on the texts of -f, and write it beside all metrics; -: standard output"},
-    {"sample", 0, OPT_INT, 0, &o.sample, NULL, "N", "of --ablation: random groups of every layer; otherwise 4",
+    {"sample", 0, OPT_INT, 0, &o.sample, NULL, "N", "of --ablation: random groups of every layer; default: 4",
      .min = 1, .max = 1 << 20},
     {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL,
      "print how all metrics but obs and obs-gradient agree, as a table; needs --rate or --bytes"},

@@ -53,7 +53,7 @@ static const opt_row rows[] = {
     {"cold-rate", 0, OPT_REAL, 0, &o.cold_rate, NULL, "R",
      "this share of each layer is cold, the smallest by --metric; needs -s",
      .min = 0.001, .max = 0.999},
-    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate, as in rank: activation by default",
+    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate, as in rank; default: activation",
      OPT_CHOICES(kit_metrics), .choice_help = offsetof(kit_metric, formula)},
     {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE",
      "a plan of rank, by any metric: its neurons are hot, the rest cold"},
