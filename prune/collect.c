@@ -44,7 +44,8 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
-    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "STATS", "the statistics (HDF5)"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "STATS", "the statistics (HDF5)",
+     .beside = ".gram"},
     {"stats", 's', OPT_TEXTS, OPT_INPUT, &o.parts, NULL, "PART", "statistics of other texts, to which these are added"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},

@@ -248,6 +248,28 @@ static void two_outputs(void) {
     CHECK(test_run("cd %s && deadwood-train -m %s -x t.txt -q -o z --report z.part", dir, m) == 1);
     CHECK(strstr(test_run_output(), "given for both --out and --report"), "%s", test_run_output());
     CHECK(access(test_path(dir, "z"), F_OK), "nothing is made");
+
+    /* Files that a program writes beside its output. */
+    REQUIRE(!test_run("cd %s && cp %s z.windows", dir, m), "%s", test_run_output());
+    const struct {
+        const char *command, *words;
+    } beside[] = {
+        {"collect -m %s -f t.txt -c 64 --windows 1 --gram down -q -o z --export-imatrix z.gram",
+         "'z.gram' is given for both --out and --export-imatrix"},
+        {"score -m %s -f t.txt -c 64 --no-speed -q -o z --store z.windows",
+         "'z.windows' is given for both --store and --out"},
+        {"heal -m %1$s -T %1$s -f t.txt -c 64 --tokens 64 -q -o z --teacher-cache z.checkpoint",
+         "'z.checkpoint' is given for both --out and --teacher-cache"},
+        {"score -m z.windows %s -f t.txt -c 64 --no-speed -q -o z",
+         "'z.windows' is an input, but --out would write a file of that name"},
+    };
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+        char command[PATH_MAX + 200];
+        snprintf(command, sizeof command, beside[i].command, m);
+        CHECK(test_run("cd %s && deadwood-%s", dir, command) == 1, "%s", command);
+        CHECK(strstr(test_run_output(), beside[i].words), "%s: %s", command, test_run_output());
+        CHECK(access(test_path(dir, "z"), F_OK), "nothing is made");
+    }
 }
 
 /* A name that no file can have is refused before the work. */

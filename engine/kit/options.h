@@ -69,6 +69,7 @@ typedef struct opt_row {
                                            // message; it returns NULL if it does not know; may be NULL
     size_t n_derived;                      // OPT_FLAG: a program with this flag also writes n_derived files, which are
     char *(*derived)(size_t i);            // outputs, too; derived(i) names one, with the other options read; free() it
+    const char *beside;                    // of an output FILE: the program may write FILE with this ending, too
 } opt_row;
 
 typedef struct opt_program {

@@ -64,7 +64,7 @@ enum { MAX_OUTPUTS = 32 };
 /* A file that the program may make.  Two outputs are the same file if folder and name are equal. */
 typedef struct output {
     const opt_row *row;
-    bool kept; // path is FILE.part
+    enum output_use {NAMED, KEPT, BESIDE} use; // as given; FILE.part; a file that comes with it
     char *path;
     struct stat folder;
     char *name;
@@ -92,10 +92,10 @@ static void check_kind(const output *o) {
     if (is_folder(o)) return;
     if (!S_ISREG(st.st_mode)) die("cannot write '%s': it is %s, not a regular file", o->path, dw_file_kind(st.st_mode));
     if (!dw_is_input(o->path, true)) return;
-    if (o->kept)
+    if (o->use == KEPT)
         die("'%s' is an input, but %s would store an unfinished run there; choose another name for one of them",
             o->path, opt_label(o->row));
-    if (o->row->n_derived)
+    if (o->use == BESIDE)
         die("'%s' is an input, but %s would write a file of that name; rename the input or choose another output",
             o->path, opt_label(o->row));
     die("'%s' is input and output at once; choose another name for %s", o->path, opt_label(o->row));
@@ -122,10 +122,10 @@ static void check_distinct(const output_list *list, const output *o) {
 }
 
 /* Takes ownership of path. */
-static void add_output(output_list *list, const opt_row *row, char *path, bool kept) {
+static void add_output(output_list *list, const opt_row *row, char *path, enum output_use use) {
     if (list->n == MAX_OUTPUTS) die("more than %d outputs", MAX_OUTPUTS);
     output *o = &list->item[list->n++];
-    *o = (output){.row = row, .kept = kept, .path = tool_need(path, opt_label(row))};
+    *o = (output){.row = row, .use = use, .path = tool_need(path, opt_label(row))};
     char *copy = tool_need(strdup(path), opt_label(row));
     o->name = tool_need(strdup(basename(copy)), opt_label(row)); // basename, so that "folder/" has a name, too
     free(copy);
@@ -177,13 +177,14 @@ void paths_print(const opt_program *program) {
 
 static void add_outputs(output_list *list, const opt_row *row) {
     const char *path = output_of(row);
-    for (size_t i = 0; i < n_derived(row); i++) add_output(list, row, derived(row, i), false);
+    for (size_t i = 0; i < n_derived(row); i++) add_output(list, row, derived(row, i), BESIDE);
     if (!path) return;
     if (!strcmp(path, "-"))
         die_usage("%s: this output cannot go to standard output; give a file name ('./-' for a file called '-')",
                   opt_label(row));
-    add_output(list, row, strdup(path), false);
-    if (row->flags & OPT_KEEPS) add_output(list, row, dw_format(NULL, "%s.part", path), true);
+    add_output(list, row, strdup(path), NAMED);
+    if (row->flags & OPT_KEEPS) add_output(list, row, dw_format(NULL, "%s.part", path), KEPT);
+    if (row->beside) add_output(list, row, dw_format(NULL, "%s%s", path, row->beside), BESIDE);
 }
 
 void paths_check(const opt_program *program) {
