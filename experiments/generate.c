@@ -30,7 +30,7 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"prompt", 'p', OPT_TEXT, 0, &o.prompt, NULL, "TEXT", "the prompt, or with --chat the user's message; -: standard input, without its last line end"},
-    {"text", 'f', OPT_PATH, OPT_INPUT, &o.prompt_file, NULL, "TEXT", "the prompt, from a file; -: standard input"},
+    {"text", 'f', OPT_PATH, OPT_INPUT | OPT_STDIN, &o.prompt_file, NULL, "TEXT", "the prompt, from a file; -: standard input"},
     {"n-predict", 'n', OPT_INT, 0, &o.n_predict, "128", "N", "tokens to generate at most; 0: until the context is full", .min = 0, .max = 1 << 22},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "0", "N", "positions of context; 0: the model's, at most 4096", .min = 0, .max = 1 << 22},
     {"temp", 0, OPT_REAL, 0, &o.temperature, "0.8", "X", "temperature; 0: always the likeliest token", .min = 0, .max = 100},

@@ -186,6 +186,19 @@ static void fifos(void) {
           test_run_output());
 }
 
+/* Of all programs generate alone reads standard input. */
+static void no_standard_input(void) {
+    const char *m = random_model("tiny-llama", "F32", 0), *out = test_file("none");
+    const char *commands[] = {"score -m %s -f - -o %s", "cut -m %s -p - -o %s", "table - %s -o %s"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char command[1024];
+        snprintf(command, sizeof command, commands[i], m, out);
+        CHECK(test_run("deadwood-%s </dev/null", command) == 2 &&
+                  strstr(test_run_output(), "this input cannot come from standard input; give a file name"),
+              "%s: %s", command, test_run_output());
+    }
+}
+
 /* ---- outputs ------------------------------------------------------------------------------------------- */
 
 static char *hash_of(const char *path) {
@@ -480,6 +493,7 @@ static const test_case cases[] = {
     {"another second part is noticed by rank, cut, inspect and score", other_second_part},
     {"only regular files are read; links are followed", regular_files_only},
     {"a FIFO in place of an input is refused at once by every program", fifos},
+    {"an input '-' is refused by programs that do not read standard input", no_standard_input},
     {"no output replaces an input, a part of one, or a file inside one", no_output_over_an_input},
     {"two outputs of one name are refused before any work", two_outputs},
     {"a name that no file can have is refused before any work", impossible_outputs},

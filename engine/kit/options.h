@@ -33,13 +33,14 @@ typedef enum opt_kind {
 enum { // flags of an option
     OPT_REQUIRED = 1,
     OPT_NO_BYTE = 2, // changes no byte of the output (threads, quiet, output path): not in the lineage
-    OPT_INPUT = 4,   // names an input file, which must be readable when the program starts ("-" is stdin); the lineage
-                     // stores its base name
+    OPT_INPUT = 4,   // names an input file, which must be readable when the program starts; the lineage stores its base
+                     // name
     OPT_OUTPUT = 8,  // names a file to write, which must be writable and neither an input nor another output; an
                      // OPT_PATH with letter 'o' needs no such flag
     OPT_STDOUT = 16, // of an output: "-" is standard output; without this flag "-" is refused
     OPT_KEEPS = 32,  // of an output: an interrupted run keeps its results in FILE.part, which is an output, too
     OPT_FOLDER = 64, // names a folder to make, which must not be another output
+    OPT_STDIN = 128, // of an input: "-" is standard input; without this flag "-" is refused
 };
 
 typedef struct opt_list {

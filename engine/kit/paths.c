@@ -30,7 +30,10 @@ static void add_parts(const char *path) {
 
 static int check_input(const char *path, const opt_row *row, dw_err *err) {
     struct stat st;
-    if (!strcmp(path, "-")) return 0;
+    if (!strcmp(path, "-") && row->flags & OPT_STDIN) return 0;
+    if (!strcmp(path, "-"))
+        die_usage("%s: this input cannot come from standard input; give a file name ('./-' for a file called '-')",
+                  opt_label(row));
     if (access(path, R_OK) || stat(path, &st))
         return dw_fail(err, "cannot open '%s' (%s): %s", path, opt_label(row), strerror(errno));
     if (S_ISREG(st.st_mode))
