@@ -292,18 +292,18 @@ static void impossible_outputs(void) {
     memset(name, 'n', 300);
     name[300] = 0;
     REQUIRE(!test_run("cd %s && echo words >t.txt && touch file", dir));
-    const char *names[][2] = {{"new/", "does not end in '/'"},
-                              {name, "File name too long"},
-                              {"file/x", "Not a directory"},
-                              {"file/", "Not a directory"},
-                              {"gone/x", "No such file"}};
+    const char *names[][3] = {{"new/", "does not end in '/'", "does not end in '/'"}, // what a program says; a writer
+                              {name, "File name too long", "File name too long"},
+                              {"file/x", "Not a directory", "Not a directory"},
+                              {"file/", "Not a directory", "Not a directory"},
+                              {"gone/x", "there is no folder 'gone'; make it first", "No such file"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const int rc = test_run("cd %s && deadwood-heal -m %s -T %s -f t.txt --tokens 1 -o %s", dir, m, m, names[i][0]);
         const char *text = test_run_output();
         CHECK(rc == 1 && !strncmp(text, "deadwood-heal: cannot write '", 29) && strstr(text, names[i][1]), "%s", text);
         CHECK(strchr(text, '\n') == text + strlen(text) - 1, "the first line: %s", text);
         dw_err err = {0};
-        CHECK(!dw_out_open(test_path(dir, names[i][0]), &err) && strstr(err.text, names[i][1]), "%s", err.text);
+        CHECK(!dw_out_open(test_path(dir, names[i][0]), &err) && strstr(err.text, names[i][2]), "%s", err.text);
     }
 }
 

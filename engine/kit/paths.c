@@ -107,6 +107,9 @@ static void check_kind(const output *o) {
 static void check_folder(output *o) {
     char *copy = tool_need(strdup(o->path), opt_label(o->row));
     const char *folder = dirname(copy);
+    if (access(folder, F_OK) && errno == ENOENT)
+        die("cannot %s '%s': there is no folder '%s'; make it first", is_folder(o) ? "create" : "write", o->path,
+            folder);
     if (access(folder, W_OK | X_OK) || stat(folder, &o->folder)) die_unwritable(o, errno);
     free(copy);
 }
