@@ -203,6 +203,9 @@ static void bad_lines(void) {
     dw_err err = {0};
     CHECK(kit_plan_parse(&p, "# deadwood plan 1\nlayer\0width", 29, "plan.tsv", NULL, 0, &err));
     check_sentence(&err, "NUL", "a NUL byte");
+    err = (dw_err){0};
+    CHECK(kit_plan_parse(&p, "GGUF\0\0\0", 7, "plan.tsv", NULL, 0, &err));
+    check_sentence(&err, "this is not a plan", "a file that is no text");
 }
 
 /* Every beginning of a plan is read or refused with a sentence. */

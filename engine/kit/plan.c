@@ -297,8 +297,9 @@ static int read_lines(reader *r, char *text, size_t size, const char *name) {
         if (!stop) stop = end;
         *stop = 0;
         number++;
-        if (strlen(line) != (size_t)(stop - line)) rc = dw_fail(r->err, "the line has a NUL byte");
-        else rc = read_line(r, line, number);
+        const bool has_nul = strlen(line) != (size_t)(stop - line);
+        if (has_nul && number > 1) rc = dw_fail(r->err, "the line has a NUL byte");
+        else rc = read_line(r, has_nul ? "" : line, number);
         line = stop + 1;
     }
     if (rc) return dw_fail_in(r->err, "'%s' line %d", name, number);
