@@ -368,6 +368,13 @@ static void tables(void) {
     char *text = dw_read_file(path, 1000, NULL, &err);
     CHECK(text && !strcmp(text, "# rows, format 1\nmodel\tppl\na.gguf\t12.5\nb.gguf\t-\n-\t7\nc d\t3\n"), "%s", text);
     free(text);
+    const char *empty = test_path(test_folder(), "empty.tsv");
+    fclose(fopen(empty, "w"));
+    CHECK(!tsv_check(empty, columns, 2, &err) && !append(empty, NULL, columns, 2, (const char *[]){"a", "1"}, 1, &err),
+          "%s", err.text);
+    text = dw_read_file(empty, 1000, NULL, &err);
+    CHECK(text && !strcmp(text, "model\tppl\na\t1\n"), "an empty file gets a header: %s", text);
+    free(text);
     tsv_table t;
     REQUIRE(!tsv_read(&t, path, &err), "%s", err.text);
     CHECK(t.n_columns == 2 && t.n_rows == 4 && !strcmp(t.comment, "# rows, format 1\n"));
