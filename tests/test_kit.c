@@ -140,6 +140,7 @@ static void wrong_usage(void) {
         {"-n|10", "'10' is not between -5 and 9"},
         {"-n|-6", "'-6' is not between"},
         {"-n|99999999999999999999", "too large"},
+        {"-n|-99999999999999999999", "too small"},
         {"-r|nan", "not a number"},
         {"-r|1.01", "not between 0 and 1"},
         {"-c|pink", "'pink' is not one of red, green, blue"},

@@ -146,7 +146,8 @@ static int set_int(const opt_row *row, const char *text, dw_err *err) {
     errno = 0;
     const long x = strtol(text, &end, 10);
     if (end == text || *end) return dw_fail(err, "%s: '%s' is not a whole number", opt_label(row), text);
-    if (errno || x < INT_MIN || x > INT_MAX) return dw_fail(err, "%s: '%s' is too large", opt_label(row), text);
+    if (errno || x < INT_MIN || x > INT_MAX)
+        return dw_fail(err, "%s: '%s' is too %s", opt_label(row), text, x < 0 ? "small" : "large");
     if (!is_within(row, (double)x)) return fail_range(row, text, err);
     *(int *)row->target = (int)x;
     return 0;
