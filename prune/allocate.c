@@ -248,7 +248,7 @@ static int allowed_width(const prune_task *t, int l, double wanted, bool down) {
 static int too_small(const prune_task *t, const int *n_keep, dw_err *err) {
     return dw_fail(
         err,
-        "%.0f bytes are too few: %.0f are needed even when every layer keeps no more than %d neurons%s; drop "
+        "--bytes %.0f is too little: %.0f are needed even when every layer keeps no more than %d neurons%s; drop "
         "layers, or allow more",
         t->bytes, prune_file_bytes(t, n_keep), least_cut(t), t->protect ? ", but for the protected ones" : "");
 }

@@ -206,8 +206,9 @@ static void check_outputs(void) {
     if (o.scores && !o.metric) die_usage("--scores needs a --metric");
     if (!o.metric && strcmp(o.allocate, "uniform") != 0) die_usage("--allocate %s needs a --metric", o.allocate);
     if (!has_size && !o.drop_layers && !(o.heads > 0) && (o.out || o.compare))
-        die_usage("give --rate, --bytes, --heads or --drop-layers");
-    if (o.out && has_size && !o.metric) die_usage("--rate and --bytes need a --metric, which says what goes first");
+        die_usage("give --rate, --bytes, --us, --heads or --drop-layers");
+    if (o.out && has_size && !o.metric)
+        die_usage("--rate, --bytes and --us need a --metric, which says what goes first");
     if (o.compare && o.rate < 0 && !o.bytes)
         die_usage("--compare needs --rate or --bytes: it compares which neurons metrics remove");
     if (is_stdout(o.out) + is_stdout(o.scores) + is_stdout(o.ablation) + o.compare > 1)

@@ -89,13 +89,15 @@ int rank_read_protected(rank_inputs *in, dw_err *err) {
         at += n, last = first;
         if (*at == '-' && (at[1] < '0' || at[1] > '9' || sscanf(at, "-%8d%n", &last, &more) != 1)) break;
         at += more;
-        if (last < first || last >= n_layer)
-            return dw_fail(err, "--protect %s: the model has layers 0 to %d", in->o->protect, n_layer - 1);
+        if (last < first)
+            return dw_fail(err, "--protect '%s': the range %d-%d runs backwards", in->o->protect, first, last);
+        if (last >= n_layer)
+            return dw_fail(err, "--protect '%s': the model has layers 0 to %d", in->o->protect, n_layer - 1);
         for (int l = first; l <= last; l++) in->protect[l] = true;
         if (!*at) return 0;
         if (*at != ',') break;
     }
-    return dw_fail(err, "--protect %s: '%s' is no layer or range of layers; write 0-1,23", in->o->protect, at);
+    return dw_fail(err, "--protect '%s': '%s' is no layer or range of layers; write 0-1,23", in->o->protect, at);
 }
 
 static int check_n_dropped(const rank_inputs *in, dw_err *err) {

@@ -435,7 +435,7 @@ static void bytes(void) {
         kit_plan_release(&p);
     }
     CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 1MB", model, plan) == 1 &&
-              strstr(test_run_output(), "are too few"),
+              strstr(test_run_output(), "--bytes 1000000 is too little"),
           "%s", test_run_output());
     CHECK(!test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 1GB", model, plan), "%s", test_run_output());
 }
@@ -711,7 +711,7 @@ static void refusals(void) {
         {2, f32, stats, "--metric energy --scores s.tsv --protect 1", "give --rate, --bytes"},
         {2, f32, stats, "--drop-layers 1 --min-width 64", "--min-width needs --bytes or --rate"},
         {1, f32, NULL, "--metric weight --rate 0.2 --protect 4", "the model has layers 0 to 3"},
-        {1, f32, NULL, "--metric weight --rate 0.2 --protect 2-1", "the model has layers 0 to 3"},
+        {1, f32, NULL, "--metric weight --rate 0.2 --protect 2-1", "--protect '2-1': the range 2-1 runs backwards"},
         {1, f32, NULL, "--metric weight --rate 0.2 --protect 1,,2", "',2' is no layer or range of layers"},
         {1, f32, NULL, "--metric weight --rate 0.2 --protect=-1", "'-1' is no layer or range of layers"},
         {1, f32, NULL, "--metric weight --rate 0.2 --protect 99999999999", "the model has layers 0 to 3"},
@@ -725,7 +725,7 @@ static void refusals(void) {
         /* These statistics have no Gram matrices, which obs misses only after all that needs no scores. */
         {1, f32, stats, "--metric obs --rate 0.2 --multiple 1000", "layers have at most 128 neurons"},
         {1, f32, stats, "--metric obs --rate 0.6 --protect 0-1", "at most 0.5000 of the neurons may go"},
-        {1, f32, stats, "--metric obs --bytes 1kB", "are too few"},
+        {1, f32, stats, "--metric obs --bytes 1kB", "--bytes 1000 is too little"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         snprintf(arguments, sizeof arguments, "-m %s %s %s %s", rows[i].model, rows[i].stats ? "-s" : "",
