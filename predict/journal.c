@@ -135,6 +135,11 @@ void predict_journal_remove(predict_journal *j) {
     predict_journal_close(j);
 }
 
+void predict_journal_leave(predict_journal *j) {
+    if (j && !j->n_record) predict_journal_remove(j);
+    else predict_journal_close(j);
+}
+
 size_t predict_journal_n_records(const predict_journal *j) { return j->n_record; }
 
 const uint8_t *predict_journal_record(predict_journal *j, size_t i, size_t *size, dw_err *err) {

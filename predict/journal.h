@@ -16,6 +16,7 @@ typedef struct predict_journal predict_journal;
 predict_journal *predict_journal_open(const char *path, const uint8_t identity[32], bool *resumed, dw_err *err);
 void predict_journal_close(predict_journal *j);
 void predict_journal_remove(predict_journal *j); // closes and deletes
+void predict_journal_leave(predict_journal *j);  // closes, and deletes a file without records; j may be NULL
 
 size_t predict_journal_n_records(const predict_journal *j);
 /* A record's payload, mapped until the next predict_journal_begin; NULL: an error, which is in err. */

@@ -99,7 +99,7 @@ static int draw(schedule *p, const calib_texts *texts, dw_err *err) {
     const int per_window = o.n_ctx - o.skip;
     int left = tokens_wanted(texts) / per_window, n_before;
     if (!left)
-        return dw_fail(err, "%d tokens are less than one window of %d; raise --tokens or lower -c", o.n_tokens,
+        return dw_fail(err, "--tokens %d is less than one window of %d; raise --tokens or lower -c", o.n_tokens,
                        per_window);
     p->n_windows = dw_alloc(texts->n_text, sizeof *p->n_windows, "windows", err);
     if (!p->n_windows) return -1;
@@ -539,7 +539,7 @@ int main(int argc, char **argv) {
     run r = {0};
     const int rc = prepare(&r, &err) || trace(&r, &err);
     if (rc)
-        predict_journal_close(r.j);
+        predict_journal_leave(r.j);
     else
         predict_journal_remove(r.j);
     close_run(&r);

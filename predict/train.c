@@ -582,7 +582,7 @@ int main(int argc, char **argv) {
     dw_pool *pool = NULL; // after the traces, whose reading process is forked
     const int rc = open_run(&r, &err) || !(pool = dw_pool_new(tool.threads, &err)) || train(&r, pool, &err);
     if (rc)
-        predict_journal_close(r.j);
+        predict_journal_leave(r.j);
     else
         predict_journal_remove(r.j);
     close_run(&r);

@@ -340,6 +340,15 @@ static void journals(void) {
     predict_journal_close(j);
     j = open_journal(path, 'b', &resumed);
     CHECK(j && !resumed && !predict_journal_n_records(j), "another run begins anew");
+    predict_journal_leave(j);
+    CHECK(access(path, F_OK), "a journal without records goes");
+    j = open_journal(path, 'b', &resumed);
+    REQUIRE(j && add_record(j, "one"));
+    predict_journal_leave(j);
+    CHECK(!access(path, F_OK), "a journal with records stays");
+    predict_journal_leave(NULL);
+    j = open_journal(path, 'b', &resumed);
+    REQUIRE(j && resumed);
     predict_journal_remove(j);
     CHECK(access(path, F_OK));
     free(bytes);
