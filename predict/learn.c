@@ -88,7 +88,8 @@ static void fold(const predict_network *net, const predict_examples *e, predict_
 static int round_to_f16(float *v, size_t n, dw_err *err) {
     for (size_t i = 0; i < n; i++) {
         v[i] = dw_f16_to_f32(dw_f32_to_f16(v[i]));
-        if (!isfinite(v[i])) return dw_fail(err, "a weight of the predictor is beyond F16; lower --lr");
+        if (!isfinite(v[i]))
+            return dw_fail(err, "a weight of the predictor is beyond F16; trace more tokens, or lower --rank or --lr");
     }
     return 0;
 }
