@@ -290,7 +290,7 @@ static void warn_of_strangers(const inputs *in) {
 static int open_models(inputs *in, dw_err *err) {
     in->model = dw_model_open(o.model, err);
     in->teacher = in->model ? dw_model_open(o.teacher, err) : NULL;
-    if (!in->teacher || lineage_check(dw_model_gguf(in->model), err) ||
+    if (!in->teacher || dw_model_need_whole_ffn(in->model, err) || lineage_check(dw_model_gguf(in->model), err) ||
         lineage_check_texts_of_model(dw_model_gguf(in->model), dw_model_gguf(in->teacher), err) ||
         check_vocabularies(in, err))
         return -1;

@@ -413,6 +413,8 @@ static void refusals_of_others(void) {
     CHECK(test_run("deadwood-cut -q -m %s -p %s -o %s", cold, plan, test_file("never.gguf")) == 1);
     CHECK(strstr(test_run_output(), "has its FFN in two parts") && access(test_file("never.gguf"), F_OK), "%s",
           test_run_output());
+    CHECK(test_run("deadwood-heal -m %s -T %s -f LICENSE -o %s --tokens 9", cold, from, test_file("never.gguf")) == 1);
+    check_one_line("has its FFN in two parts");
     char how[512];
     snprintf(how, sizeof how, "--hot %s --cold-type Q4_0", plan);
     check_requant_fails("has its FFN in two parts", 1, cold, how);
