@@ -538,6 +538,14 @@ static schedule plan_of(const run *r) {
                       .patience = o.patience};
 }
 
+static void warn_of_one_step(void) {
+    const double step = (double)o.batch * o.n_ctx;
+    if (o.tokens > 0 && 2 * o.tokens < step)
+        warn("--tokens %.0f is less than half a step of %.0f tokens, and one step is taken; a smaller --batch or -c "
+             "takes fewer",
+             o.tokens, step);
+}
+
 static int open_mixture(run *r, dw_err *err) {
     r->as = (kit_mixture_use){.mixture = kit_mixture_find(o.as),
                               .model = r->in.model,
@@ -580,6 +588,7 @@ static int open_run(run *r, dw_pool *pool, dw_err *err) {
     if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || choose_memory(r, &options, err) || identify(r, err))
         return -1;
     tell_held_out(r);
+    warn_of_one_step();
     r->d.text = r->in.text;
     r->d.n_text = r->in.n_text;
     if (distil_open(&r->d, r->in.model, r->in.teacher, &options, err) || check_types(&r->d.p, err)) return -1;

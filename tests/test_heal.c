@@ -230,6 +230,14 @@ static bool leaks(const char *model) {
     return strstr(test_run_output(), "german-1.txt' of step heal has the same hash");
 }
 
+static void one_step(void) {
+    const char *m = random_model("tiny-qwen2", "BF16", 0), *out = test_file("short.gguf");
+    CHECK(!heal(m, m, "--tokens 20", out) &&
+              strstr(test_run_output(), "--tokens 20 is less than half a step of 64 tokens, and one step is taken"),
+          "%s", test_run_output());
+    CHECK(!heal(m, m, "--tokens 32", out) && !strstr(test_run_output(), "half a step"), "%s", test_run_output());
+}
+
 static void teacher_taught(void) {
     const char *m = random_model("tiny-qwen2", "BF16", 0), *small = cut("tiny-qwen2", "BF16"),
                *teacher = test_file("teacher.gguf"), *student = test_file("student.gguf"),
@@ -1053,6 +1061,7 @@ static const test_case cases[] = {
      rounded_as_requant},
     {"with --as a model learns to be rounded; it needs --train all", learns_to_be_rounded},
     {"rows count the tokens and minutes of all steps of heal, and name the mixture of --as", rows_count_all_steps},
+    {"fewer tokens than half a step are told", one_step},
     {"a text that the teacher has learnt from is a leak of the student", teacher_taught},
     {"a text of the teacher's is in the lineage once", taught_once},
     {"a lineage that cannot be continued is refused before learning", full_lineage},
