@@ -358,7 +358,7 @@ static void tell_patterns(const quant_recipe *r) {
 
 static void tell_cold(const choice *c) {
     const double reached = 100 * c->cold.rate, wanted = 100 * o.cold_rate;
-    if (wanted > 0 && fabs(reached - wanted) > 0.25 * wanted)
+    if (wanted > 0 && fabs(reached - wanted) > fmin(0.25 * wanted, 5))
         warn("%.2f %% of the FFN's neurons become cold instead of %.2f: a part is a whole number of its type's blocks; "
              "smaller blocks come nearer",
              reached, wanted);
@@ -402,8 +402,9 @@ static int check_patterns(const choice *c, dw_err *err) {
     size_t n = 0;
     for (size_t i = 0; i < c->recipe.n_rule; i++) n += c->recipe.rule[i].n_decided;
     if (o.recipe && !n)
-        return dw_fail(err, "'%s': no pattern matches a matrix of '%s'; deadwood inspect lists their names", o.recipe,
-                       o.model);
+        return dw_fail(err,
+                       "'%s': no pattern matches a matrix of '%s'; deadwood inspect --tensors lists their names",
+                       o.recipe, o.model);
     for (size_t i = 0; i < c->overrides.n_rule; i++)
         if (!c->overrides.rule[i].n_decided)
             return dw_fail(err,
