@@ -33,7 +33,7 @@ int exp_rows_need(const exp_rows *r, const char *name, dw_err *err) {
     if (i >= 0) return i;
     const char *near = opt_nearest(name, r->column, sizeof *r->column);
     return dw_fail(err, "there is no column '%s'%s%s%s", name, near ? " (did you mean '" : "", near ? near : "",
-                   near ? "'?)" : "");
+                   near ? "'?)" : "; the header line of the file names its columns");
 }
 
 const char *exp_rows_cell(const exp_rows *r, size_t row, int column) {
