@@ -777,7 +777,7 @@ static void only_what_is_known(void) {
     const char *out =
         shown(test_file("known.tsv"), "--text all --columns model,file_bytes,ppl,decode_tok_s/base,verdict");
     CHECK(!strstr(out, "Rows differ in") && strstr(out, "protocol llama"), "%s", out);
-    CHECK(!strstr(out, "±") && strstr(out, "No standard errors: they need 5 windows."), "%s", out);
+    CHECK(!strstr(out, "±") && strstr(out, "No standard errors: they need 5 windows of every text."), "%s", out);
     CHECK(strstr(out, "decode tok/s ÷ dense is unknown: no row is of the base mini.gguf; score it, too."), "%s", out);
     CHECK(!strstr(out, "of it)") && strstr(out, "include down_t, a transposed copy of down; column note"), "%s", out);
     CHECK(strstr(out, "failed (why)"), "%s", out);

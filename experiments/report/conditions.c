@@ -323,7 +323,7 @@ static void print_marks(FILE *out, const exp_sheet *s) {
     }
     const bool compared = is_shown(s, "ln_ratio") || is_shown(s, "kl_mean") || is_shown(s, "top1_agree");
     if (errors && !any_error && lacks_error(s))
-        print_paragraph(out, "No standard errors: they need 5 windows.");
+        print_paragraph(out, "No standard errors: they need 5 windows of every text.");
     if (any_error)
         print_paragraph(out, lacks_error(s) ? "± is a standard error over windows (fewer than 5 windows: none)."
                                             : "± is a standard error over windows.");
