@@ -1,6 +1,6 @@
 /* test_base.c - errors, memory, files, hashes, half precision, threads. */
 #include "base/cpus.h"
-#include "base/siphash.h"
+#include "base/set.h"
 #include "build.h"
 #include "test.h"
 
@@ -274,6 +274,23 @@ static void hash_keys_differ(void) {
     CHECK(a.k[0] != b.k[0] && a.k[1] != b.k[1]);
 }
 
+static void set_of_strings(void) {
+    enum { N = 5000 };
+    dw_set s = {0};
+    dw_err err = {0};
+    char text[16];
+    CHECK(!dw_set_has(&s, "", 0), "an empty set has something");
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < N; i++) {
+            const size_t n = i ? (size_t)snprintf(text, sizeof text, "%d", i) : 0; // number 0 is the empty string
+            REQUIRE(dw_set_has(&s, text, n) == pass, "%d in pass %d", i, pass);
+            REQUIRE(dw_set_add(&s, text, n, &err) == !pass, "%d in pass %d: %s", i, pass, err.text);
+        }
+    CHECK(s.n == N && !dw_set_has(&s, "12 ", 3) && !dw_set_has(&s, "5000", 4));
+    dw_set_free(&s);
+    CHECK(!dw_set_has(&s, "12", 2));
+}
+
 static void half_round_trip(void) {
     for (uint32_t h = 0; h < 65536; h++) {
         const float f = dw_f16_to_f32((uint16_t)h), b = dw_bf16_to_f32((uint16_t)h);
@@ -416,6 +433,7 @@ static const test_case cases[] = {
     {"SHA-256 gives the published digests", sha256_known},
     {"SipHash gives the published values", siphash_known},
     {"each hash table gets its own random key", hash_keys_differ},
+    {"a set has what was added, once", set_of_strings},
     {"half precision round-trips every value and rounds to even", half_round_trip},
     {"no thread passes a barrier before all have come", barriers},
     {"dw_pool_each runs every index exactly once", each_once},
