@@ -48,8 +48,7 @@ void kit_h5_user_block(const char *magic, const uint8_t *image, size_t n, char b
     snprintf(block, KIT_H5_USER_BLOCK, "%s%s\n", magic, hex);
 }
 
-/* ---- writing
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static hid_t space_of(size_t rows, size_t cols) {
     const hsize_t dims[] = {rows, cols};

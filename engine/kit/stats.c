@@ -550,8 +550,7 @@ int kit_stats_add(kit_stats *a, const kit_stats *b, dw_err *err) {
     return 0;
 }
 
-/* ---- HDF5
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- HDF5 -------------------------------------------------------------------------------------------------------- */
 
 /* Types in the file (little endian) and in memory. */
 static hid_t file_type(kind k) {
@@ -567,8 +566,7 @@ static hid_t memory_type(kind k) {
                                        : H5T_NATIVE_UINT64;
 }
 
-/* ---- writing
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static void put_item(kit_h5_out *h, const item *it) {
     kit_h5_put(h, it->path, file_type(it->kind), memory_type(it->kind), it->rows, it->cols, it->packed,
@@ -680,8 +678,7 @@ int kit_stats_keep(const kit_stats *s, const char *path, dw_err *err) {
     return write_to(s, path, dw_out_open_kept(path, err), err);
 }
 
-/* ---- reading
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 bool kit_stats_is(const char *path) { return dw_file_begins(path, magic, strlen(magic)); }
 
