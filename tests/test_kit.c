@@ -1,4 +1,4 @@
-/* test_tool.c - options, messages, progress, rows, lineage. */
+/* test_kit.c - options, messages, progress, rows, lineage. */
 #include "formats/formats.h"
 #include "test.h"
 #include "kit/blas.h"
@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- options ------------------------------------------------------------------------------------------ */
@@ -693,6 +694,53 @@ static void bad_lineage(void) {
     }
 }
 
+/* ---- hostile numbers of things in a lineage -------------------------------------------------------------- */
+
+static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
+/* {"tool":"heal","args":[..],"texts":[..]} with `n` items of the list that `fill` prints; free(). */
+static char *large_step(const char *begin, const char *end, int n, void (*fill)(FILE *f, int i)) {
+    char *step = NULL;
+    size_t size;
+    FILE *f = open_memstream(&step, &size);
+    fputs(begin, f);
+    for (int i = 0; i < n; i++) {
+        if (i) fputc(',', f);
+        fill(f, i);
+    }
+    fputs(end, f);
+    fclose(f);
+    return step;
+}
+
+static dw_gguf *with_large_step(const char *name, char *step) {
+    dw_gguf *g = with_steps(name, (const char *const *)&step, 1);
+    free(step);
+    return g;
+}
+
+static void put_text(FILE *f, int i) { fprintf(f, "{\"name\":\"%d\"}", i % 30000); }
+
+static void many_texts(void) {
+    dw_err err = {0};
+    dw_gguf *g = with_large_step("many.gguf", large_step("{\"tool\":\"heal\",\"args\":[],\"texts\":[", "]}", 60000,
+                                                       put_text));
+    REQUIRE(g && read_line(&collect, "", &err) == OPT_DONE, "%s", err.text);
+    const double begin = cpu_seconds();
+    lineage *l = lineage_new(&collect, NULL, &err);
+    CHECK(l && !lineage_texts_of_model(l, g, &err), "%s", err.text);
+    CHECK(cpu_seconds() - begin < 5, "%.1f s for 60,000 texts", cpu_seconds() - begin);
+    dw_gguf_writer *w = dw_gguf_writer_new(test_file("taken.gguf"), &err);
+    CHECK(w && !lineage_write(l, w, &err) && !dw_gguf_begin(w, &err) && !dw_gguf_commit(w, &err), "%s", err.text);
+    dw_gguf_writer_free(w);
+    lineage_free(l);
+    CHECK(!test_run("grep -ao '\"name\":\"[0-9]*\"' %s | sort -u | wc -l; grep -ao '\"name\":\"[0-9]*\"' %s | wc -l",
+                    test_file("taken.gguf"), test_file("taken.gguf")) &&
+              !strcmp(test_run_output(), "30000\n30000\n"),
+          "each text once: %s", test_run_output());
+    dw_gguf_close(g);
+}
+
 static void blas_cores(void) {
     CHECK(!kit_blas_core("Haswell", true, true));
     CHECK(!kit_blas_core("Prescott", false, false));
@@ -726,6 +774,7 @@ static const test_case cases[] = {
     {"a forged lineage proposes tools that write models, base names and quoted words only", forged_lineage},
     {"a forged parent proposes no file elsewhere and no hidden one", forged_outputs},
     {"a damaged lineage is one sentence", bad_lineage},
+    {"tens of thousands of texts of a teacher are taken in seconds, each once", many_texts},
     {"a CPU that OpenBLAS takes for a Prescott gets the kernels of its own instructions", blas_cores},
     {0},
 };

@@ -1,4 +1,5 @@
 /* lineage.c - writes into a model file how it was made, and reads it. */
+#include "base/set.h"
 #include "kit/hash_cache.h"
 #include "kit/kit_own.h"
 #include "kit/lineage.h"
@@ -268,28 +269,45 @@ int lineage_plan_texts(lineage *l, const kit_plan_text *text, size_t n, dw_err *
     return add_texts(l, view_plan, text, n, err);
 }
 
-static bool has_step(const lineage *l, dw_str step) {
-    for (size_t i = 0; i < json_array_size(l->steps); i++) {
-        const json_t *own = json_array_get(l->steps, i);
-        if (dw_str_is(step, json_string_value(own))) return true;
-    }
-    return false;
+/* What a lineage has: texts as JSON, and steps. */
+typedef struct known {
+    dw_set texts, steps;
+} known;
+
+static void release_known(known *k) {
+    dw_set_free(&k->texts);
+    dw_set_free(&k->steps);
 }
 
-static bool has_text(const lineage *l, const json_t *text) {
+/* 1: the text is new, of *n bytes; 0: it is known; -1: an error. */
+static int know_text(known *k, const json_t *text, size_t *n, dw_err *err) {
+    const size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY;
+    *n = json_dumpb(text, NULL, 0, flags);
+    char *bytes = dw_alloc(*n + 1, 1, "the lineage", err);
+    int rc = -1;
+    if (bytes)
+        rc = *n && json_dumpb(text, bytes, *n, flags) == *n ? dw_set_add(&k->texts, bytes, *n, err) : fail_memory(err);
+    free(bytes);
+    return rc;
+}
+
+static int know_own(known *k, const lineage *l, dw_err *err) {
     const json_t *own;
-    size_t k;
-    json_array_foreach(l->texts, k, own)
-        if (json_equal(own, text)) return true;
-    return false;
+    size_t i, n;
+    json_array_foreach(l->texts, i, own) if (know_text(k, own, &n, err) < 0) return -1;
+    json_array_foreach(l->steps, i, own)
+        if (dw_set_add(&k->steps, json_string_value(own), json_string_length(own), err) < 0) return -1;
+    return 0;
 }
 
-static int take_texts(lineage *l, const json_t *step, dw_err *err) {
+static int take_texts(lineage *l, known *k, const json_t *step, dw_err *err) {
     json_t *text;
-    size_t k;
-    json_array_foreach(json_object_get(step, "texts"), k, text) {
-        if (has_text(l, text)) continue;
-        l->taken += json_dumpb(text, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+    size_t i, n;
+    json_array_foreach(json_object_get(step, "texts"), i, text) {
+        const int is_new = know_text(k, text, &n, err);
+        if (is_new < 0) return -1;
+        if (!is_new) continue;
+        l->taken += n;
         if (l->taken > MAX_TAKEN) return dw_fail(err, "%s: it names more than %d MiB of texts", key, MAX_TAKEN >> 20);
         if (json_array_append(l->texts, text)) return fail_memory(err);
     }
@@ -300,15 +318,18 @@ int lineage_texts_of_model(lineage *l, const dw_gguf *g, dw_err *err) {
     const dw_kv *steps;
     const int found = find_steps(g, &steps, err);
     bool unnamed = false;
+    known k = {{0}};
     int rc = found < 0 || lineage_learnt_unnamed(g, &unnamed, err) ? -1 : 0;
     if (!rc && unnamed) rc = lineage_unnamed_data(l, dw_gguf_path(g), err);
+    if (!rc) rc = know_own(&k, l, err);
     for (size_t i = 0; found > 0 && i < steps->count && !rc; i++) {
-        if (has_step(l, steps->str[i])) continue;
+        if (dw_set_has(&k.steps, steps->str[i].ptr, steps->str[i].len)) continue;
         json_t *step = parse_step(steps, i, err);
-        rc = step ? take_texts(l, step, err) : -1;
+        rc = step ? take_texts(l, &k, step, err) : -1;
         if (rc) dw_fail_in(err, "'%s'", dw_gguf_path(g));
         json_decref(step);
     }
+    release_known(&k);
     return rc;
 }
 
