@@ -720,7 +720,7 @@ static dw_gguf *with_large_step(const char *name, char *step) {
 }
 
 static void put_text(FILE *f, int i) { fprintf(f, "{\"name\":\"%d\"}", i % 30000); }
-
+static void put_arg(FILE *f, int i) { fprintf(f, "\"%c%030d\"", 'a' + i % 26, i); }
 static void many_texts(void) {
     dw_err err = {0};
     dw_gguf *g = with_large_step("many.gguf", large_step("{\"tool\":\"heal\",\"args\":[],\"texts\":[", "]}", 60000,
@@ -738,6 +738,19 @@ static void many_texts(void) {
                     test_file("taken.gguf"), test_file("taken.gguf")) &&
               !strcmp(test_run_output(), "30000\n30000\n"),
           "each text once: %s", test_run_output());
+    dw_gguf_close(g);
+}
+
+static void many_arguments(void) {
+    enum { N = 300000 };
+    dw_err err = {0};
+    dw_gguf *g = with_large_step("args.gguf", large_step("{\"tool\":\"cut\",\"args\":[", "]}", N, put_arg));
+    REQUIRE(g);
+    const double begin = cpu_seconds();
+    char *commands = lineage_commands(g, &err);
+    CHECK(cpu_seconds() - begin < 5, "%.1f s for %d arguments", cpu_seconds() - begin, N);
+    CHECK(commands && !strncmp(commands, "deadwood cut a0000", 18) && strlen(commands) > 32 * (size_t)N, "%s", err.text);
+    free(commands);
     dw_gguf_close(g);
 }
 
@@ -775,6 +788,7 @@ static const test_case cases[] = {
     {"a forged parent proposes no file elsewhere and no hidden one", forged_outputs},
     {"a damaged lineage is one sentence", bad_lineage},
     {"tens of thousands of texts of a teacher are taken in seconds, each once", many_texts},
+    {"a step with hundreds of thousands of arguments is shown in seconds", many_arguments},
     {"a CPU that OpenBLAS takes for a Prescott gets the kernels of its own instructions", blas_cores},
     {0},
 };

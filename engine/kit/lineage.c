@@ -373,22 +373,33 @@ void lineage_free(lineage *l) {
 
 /* ---- commands --------------------------------------------------------------------------------------------- */
 
-/* Appends a word to a line, quoted for a shell; *line may move. */
-static void add_word(char **line, const char *word) {
+/* A word quoted for a shell. */
+static void put_word(FILE *to, const char *before, const char *word) {
     char *quoted = opt_quoted(word);
-    const size_t used = *line ? strlen(*line) : 0, n = strlen(quoted);
-    *line = tool_need(realloc(*line, used + n + 2), "a command");
-    snprintf(*line + used, n + 2, "%s%s", used && (*line)[used - 1] != '\n' ? " " : "", quoted);
+    fprintf(to, "%s%s", before, quoted);
     free(quoted);
+}
+
+/* A text that is written into memory; end_text closes it.  Both end the program when memory is missing. */
+static FILE *begin_text(char **text, size_t *size) { return tool_need(open_memstream(text, size), "a command"); }
+
+static void end_text(FILE *f) {
+    const bool failed = ferror(f);
+    if (fclose(f) || failed) tool_need(NULL, "a command");
 }
 
 char *lineage_arguments(const opt_program *program, dw_err *err) {
     json_t *args = json_array(), *arg;
-    char *line = args && !add_args(args, program->rows) ? dw_strdup("", err) : NULL;
-    size_t i;
-    if (line) json_array_foreach(args, i, arg) add_word(&line, json_string_value(arg));
+    char *line = NULL;
+    size_t i, size;
+    if (!args || add_args(args, program->rows)) {
+        fail_memory(err);
+    } else {
+        FILE *f = begin_text(&line, &size);
+        json_array_foreach(args, i, arg) put_word(f, i ? " " : "", json_string_value(arg));
+        end_text(f);
+    }
     json_decref(args);
-    if (!line) fail_memory(err);
     return line;
 }
 
@@ -428,69 +439,64 @@ static const char *why_not(const json_t *step, const char *output) {
     return NULL;
 }
 
-/* Appends option and the base name of a value that may be a path, without a slash at the end. */
-static void add_base_name(char **line, const char *option, const char *path) {
+/* Option and the base name of a value that may be a path, without a slash at the end. */
+static void put_base_name(FILE *to, const char *option, const char *path) {
     const char *name = dw_base_name(path);
     char *word = tool_need(dw_format(NULL, "%s%.*s", option, (int)strcspn(name, "/"), name), "a command");
-    add_word(line, word);
+    put_word(to, " ", word);
     free(word);
 }
 
 /* arg is "--option", "--option=value" or a value. */
-static void add_argument(char **line, const char *arg) {
+static void put_argument(FILE *to, const char *arg) {
     const size_t n = strncmp(arg, "--", 2) ? 0 : strcspn(arg, "=") + (strchr(arg, '=') != NULL);
     char *option = tool_need(dw_format(NULL, "%.*s", (int)n, arg), "a command");
-    add_base_name(line, option, arg + n);
+    put_base_name(to, option, arg + n);
     free(option);
 }
 
-static void add_line(char **lines, const char *text) {
-    if (dw_append(lines, NULL, "%s\n", text)) tool_need(NULL, "a command");
-}
-
 /* "deadwood TOOL positional.. -o OUTPUT --options.." */
-static void add_command(char **lines, const json_t *step, const char *output) {
+static void put_command(FILE *to, const json_t *step, const char *output) {
     const json_t *args = json_object_get(step, "args");
     const size_t n = json_array_size(args);
-    char *line = NULL;
     size_t i = 0;
     const char *arg;
-    add_word(&line, "deadwood");
-    add_word(&line, text_of(step, "tool"));
-    for (; i < n && (arg = json_string_value(json_array_get(args, i))) && arg[0] != '-'; i++) add_argument(&line, arg);
-    add_word(&line, "-o");
-    add_base_name(&line, "", output);
-    for (; i < n; i++) add_argument(&line, json_string_value(json_array_get(args, i)));
-    add_line(lines, line);
-    free(line);
+    fputs("deadwood", to);
+    put_word(to, " ", text_of(step, "tool"));
+    for (; i < n && (arg = json_string_value(json_array_get(args, i))) && arg[0] != '-'; i++) put_argument(to, arg);
+    fputs(" -o", to);
+    put_base_name(to, "", output);
+    for (; i < n; i++) put_argument(to, json_string_value(json_array_get(args, i)));
+    fputc('\n', to);
 }
 
-static void add_refusal(char **lines, size_t i, const char *why) {
-    char *line = tool_need(dw_format(NULL, "# step %zu is left out: %s", i + 1, why), "a command");
-    add_line(lines, line);
-    free(line);
+static int put_step(FILE *to, const dw_gguf *g, const dw_kv *steps, size_t i, dw_err *err) {
+    json_t *step = parse_step(steps, i, err);
+    const bool is_last = i + 1 == steps->count;
+    json_t *next = step && !is_last ? parse_step(steps, i + 1, err) : NULL;
+    const bool ok = step && (next || is_last);
+    if (ok) {
+        const char *output = next ? text_of(next, "parent") : dw_gguf_path(g), *why = why_not(step, output);
+        if (why) fprintf(to, "# step %zu is left out: %s\n", i + 1, why);
+        else put_command(to, step, output);
+    }
+    json_decref(next);
+    json_decref(step);
+    return ok ? 0 : -1;
 }
 
 char *lineage_commands(const dw_gguf *g, dw_err *err) {
     const dw_kv *steps;
     if (find_steps(g, &steps, err) <= 0) return NULL;
-    char *lines = NULL;
-    for (size_t i = 0; i < steps->count; i++) {
-        json_t *step = parse_step(steps, i, err);
-        json_t *next = step && i + 1 < steps->count ? parse_step(steps, i + 1, err) : NULL;
-        if (step && (next || i + 1 == steps->count)) {
-            const char *output = next ? text_of(next, "parent") : dw_gguf_path(g), *why = why_not(step, output);
-            if (why) add_refusal(&lines, i, why);
-            else add_command(&lines, step, output);
-        } else {
-            free(lines);
-            lines = NULL;
-            i = steps->count;
-        }
-        json_decref(next);
-        json_decref(step);
-    }
-    return lines;
+    char *lines;
+    size_t size;
+    int rc = 0;
+    FILE *f = begin_text(&lines, &size);
+    for (size_t i = 0; i < steps->count && !rc; i++) rc = put_step(f, g, steps, i, err);
+    end_text(f);
+    if (!rc) return lines;
+    free(lines);
+    return NULL;
 }
 
 /* ---- leaks ------------------------------------------------------------------------------------------------ */
