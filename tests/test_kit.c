@@ -721,6 +721,15 @@ static dw_gguf *with_large_step(const char *name, char *step) {
 
 static void put_text(FILE *f, int i) { fprintf(f, "{\"name\":\"%d\"}", i % 30000); }
 static void put_arg(FILE *f, int i) { fprintf(f, "\"%c%030d\"", 'a' + i % 26, i); }
+/* A text in which the block that 16 zeros give stands beside others, again and again. */
+static void put_blocks(FILE *f, int i) {
+    char *same = lineage_blocks((int32_t[16]){i}, 16, NULL);
+    fprintf(f, "{\"name\":\"t\",\"blocks\":\"");
+    for (int k = 0; k < 50000; k++) fprintf(f, "%s%08x", same, k);
+    fprintf(f, "\"}");
+    free(same);
+}
+
 static void many_texts(void) {
     dw_err err = {0};
     dw_gguf *g = with_large_step("many.gguf", large_step("{\"tool\":\"heal\",\"args\":[],\"texts\":[", "]}", 60000,
@@ -751,6 +760,22 @@ static void many_arguments(void) {
     CHECK(cpu_seconds() - begin < 5, "%.1f s for %d arguments", cpu_seconds() - begin, N);
     CHECK(commands && !strncmp(commands, "deadwood cut a0000", 18) && strlen(commands) > 32 * (size_t)N, "%s", err.text);
     free(commands);
+    dw_gguf_close(g);
+}
+
+/* Blocks of one token again and again, as in a text of spaces; never two in a row. */
+static void many_equal_blocks(void) {
+    enum { N = 100000 };
+    dw_err err = {0};
+    int32_t *ids = calloc(N, sizeof *ids);
+    dw_gguf *g = with_large_step("blocks.gguf", large_step("{\"tool\":\"heal\",\"args\":[],\"texts\":[", "]}", 1,
+                                                         put_blocks));
+    REQUIRE(g && ids);
+    const double begin = cpu_seconds();
+    char *why = lineage_leak(g, zeros, ids, N, &err);
+    CHECK(!why && !err.text[0], "%s", why ? why : err.text);
+    CHECK(cpu_seconds() - begin < 5, "%.1f s for %d blocks and tokens", cpu_seconds() - begin, N);
+    free(why), free(ids);
     dw_gguf_close(g);
 }
 
@@ -789,6 +814,7 @@ static const test_case cases[] = {
     {"a damaged lineage is one sentence", bad_lineage},
     {"tens of thousands of texts of a teacher are taken in seconds, each once", many_texts},
     {"a step with hundreds of thousands of arguments is shown in seconds", many_arguments},
+    {"a text whose blocks are alike is compared in seconds", many_equal_blocks},
     {"a CPU that OpenBLAS takes for a Prescott gets the kernels of its own instructions", blas_cores},
     {0},
 };

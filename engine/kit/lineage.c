@@ -502,7 +502,7 @@ char *lineage_commands(const dw_gguf *g, dw_err *err) {
 /* ---- leaks ------------------------------------------------------------------------------------------------ */
 
 typedef struct block {
-    uint32_t hash, index;
+    uint32_t hash[LEAK_BLOCKS], index; // of this block and those that follow
 } block;
 
 /* The n hashes of an evaluation text: of the 16 tokens from each position on. */
@@ -511,10 +511,29 @@ typedef struct windows {
     size_t n;
 } windows;
 
-static int by_hash(const void *a, const void *b) {
+static int compare_hashes(const block *a, const block *b) {
+    for (int i = 0; i < LEAK_BLOCKS; i++)
+        if (a->hash[i] != b->hash[i]) return a->hash[i] < b->hash[i] ? -1 : 1;
+    return 0;
+}
+
+static int by_hashes(const void *a, const void *b) {
     const block *x = a, *y = b;
-    if (x->hash != y->hash) return x->hash < y->hash ? -1 : 1;
-    return (x->index > y->index) - (x->index < y->index);
+    const int c = compare_hashes(x, y);
+    return c ? c : (x->index > y->index) - (x->index < y->index);
+}
+
+/* The first block with these hashes, of n that are sorted; NULL: none. */
+static const block *find_block(const block *sorted, size_t n, const block *wanted) {
+    size_t low = 0, high = n; // find the first block whose hashes are not smaller
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (compare_hashes(&sorted[middle], wanted) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < n && !compare_hashes(&sorted[low], wanted) ? &sorted[low] : NULL;
 }
 
 /* How many blocks in a row, from block j on, the evaluation text has from position p on. */
@@ -524,35 +543,31 @@ static size_t run_length(const uint32_t *text, size_t n_block, size_t j, const w
     return n;
 }
 
-/* Tokens of the first shared run of at least LEAK_BLOCKS blocks; 0: none; -1: memory is missing. */
+/* Tokens of the first shared run of at least LEAK_BLOCKS blocks; 0: none; -1: memory is missing.  Blocks are sorted
+ * with those that follow, because a text may have the same block thousands of times. */
 static long shared_run(const char *blocks, const windows *w, dw_err *err) {
-    const size_t n_block = strlen(blocks) / 8;
+    const size_t n_block = strlen(blocks) / 8, n_run = n_block - LEAK_BLOCKS + 1;
     if (n_block < LEAK_BLOCKS) return 0;
     long run = -1;
     uint32_t *text = dw_alloc(n_block, sizeof *text, "the hashes of a text", err); // in the order of the text
-    block *sorted = dw_alloc(n_block, sizeof *sorted, "the hashes of a text", err);
+    block *sorted = dw_alloc(n_run, sizeof *sorted, "the hashes of a text", err);
     if (!text || !sorted) goto done;
     for (size_t j = 0; j < n_block; j++) {
         char digits[9] = "";
         memcpy(digits, blocks + 8 * j, 8);
         text[j] = (uint32_t)strtoul(digits, NULL, 16);
-        sorted[j] = (block){text[j], (uint32_t)j};
     }
-    qsort(sorted, n_block, sizeof *sorted, by_hash);
+    for (size_t j = 0; j < n_run; j++) {
+        memcpy(sorted[j].hash, text + j, sizeof sorted[j].hash);
+        sorted[j].index = (uint32_t)j;
+    }
+    qsort(sorted, n_run, sizeof *sorted, by_hashes);
     run = 0;
-    for (size_t p = 0; p < w->n && !run; p++) {
-        size_t low = 0, high = n_block; // find the first block whose hash is not smaller
-        while (low < high) {
-            const size_t middle = low + (high - low) / 2;
-            if (sorted[middle].hash < w->hash[p])
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        for (; low < n_block && sorted[low].hash == w->hash[p] && !run; low++) {
-            const size_t n = run_length(text, n_block, sorted[low].index, w, p);
-            if (n >= LEAK_BLOCKS) run = (long)(n * BLOCK);
-        }
+    for (size_t p = 0; p + (LEAK_BLOCKS - 1) * BLOCK < w->n && !run; p++) {
+        block wanted = {.index = 0};
+        for (int i = 0; i < LEAK_BLOCKS; i++) wanted.hash[i] = w->hash[p + (size_t)(i * BLOCK)];
+        const block *found = find_block(sorted, n_run, &wanted);
+        if (found) run = (long)(run_length(text, n_block, found->index, w, p) * BLOCK);
     }
 done:
     free(text);
