@@ -5,6 +5,7 @@
  * The loss, its steps and the checkpoints: distil.h.  Plan and end of a run: schedule.h.  The healed file is the cut one
  * with other values: each trained row is encoded in its own type, and a row whose values are as they were is copied as
  * bytes.  With --as every matrix is encoded in the type of a mixture, and was rounded to it in every step. */
+#include "base/set.h"
 #include "formats/ffn_act.h"
 #include "kit/hash_cache.h"
 #include "kit/lineage.h"
@@ -248,43 +249,38 @@ static int check_vocabularies(const inputs *in, dw_err *err) {
     return rc;
 }
 
-/* Whether the student's lineage names a file of weights: the teacher, or one that the teacher was made of. */
+/* Files of weights that the student's steps name, and whether the teacher, or a file that it was made of, is one. */
 typedef struct kinship {
-    const inputs *in;
-    const char *sha256;       // looked for among the files of the student's steps
-    bool has_files, is_found; // the steps name files of weights; this one is among them
+    dw_set files; // hashes
+    bool is_found;
 } kinship;
 
 /* Relatives and strangers can share texts, tokenizers and configurations. */
 static bool has_weights(const char *name) { return strstr(name, ".gguf") || strstr(name, ".safetensors"); }
 
-static void match_input(void *ctx, const char *tool_name, const char *name, const char *sha256) {
+static void list_file(void *ctx, const char *tool_name, const char *name, const char *sha256) {
     (void)tool_name;
     kinship *k = ctx;
-    if (!has_weights(name)) return;
-    k->has_files = true;
-    k->is_found = k->is_found || !strcmp(sha256, k->sha256);
+    if (has_weights(name)) dw_set_add(&k->files, sha256, strlen(sha256), NULL);
 }
 
-static void look_for(kinship *k, const char *sha256) {
-    k->sha256 = sha256;
-    if (!k->is_found) lineage_inputs(dw_model_gguf(k->in->model), match_input, k, NULL);
-}
-
-static void look_for_input(void *ctx, const char *tool_name, const char *name, const char *sha256) {
+static void look_for_file(void *ctx, const char *tool_name, const char *name, const char *sha256) {
     (void)tool_name;
-    if (has_weights(name)) look_for(ctx, sha256);
+    kinship *k = ctx;
+    k->is_found |= has_weights(name) && dw_set_has(&k->files, sha256, strlen(sha256));
 }
 
 /* A student that says what it was made of, and of neither the teacher nor what the teacher was made of, may be the cut
  * of another model.  A lineage that cannot be read says nothing. */
 static void warn_of_strangers(const inputs *in) {
-    kinship k = {.in = in};
-    look_for(&k, in->teacher_sha256);
-    lineage_inputs(dw_model_gguf(in->teacher), look_for_input, &k, NULL);
-    if (k.has_files && !k.is_found && strcmp(in->model_sha256, in->teacher_sha256))
+    kinship k = {{0}};
+    lineage_inputs(dw_model_gguf(in->model), list_file, &k, NULL);
+    lineage_inputs(dw_model_gguf(in->teacher), look_for_file, &k, NULL);
+    k.is_found |= dw_set_has(&k.files, in->teacher_sha256, strlen(in->teacher_sha256));
+    if (k.files.n && !k.is_found && strcmp(in->model_sha256, in->teacher_sha256))
         warn("'%s' was not made of '%s', as its lineage says (deadwood inspect --lineage); is that the original?",
              o.model, o.teacher);
+    dw_set_free(&k.files);
 }
 
 static int open_models(inputs *in, dw_err *err) {

@@ -454,6 +454,32 @@ static void tokenizers_are_no_kin(void) {
     }
 }
 
+static void set_inputs(dw_gguf_writer *w, const void *word) {
+    enum { N = 10000 };
+    char *step = NULL;
+    size_t size;
+    FILE *f = open_memstream(&step, &size);
+    fprintf(f, "{\"tool\":\"cut\",\"args\":[],\"inputs\":[");
+    for (int i = 0; i < N; i++)
+        fprintf(f, "%s{\"name\":\"%d.gguf\",\"sha256\":\"%s %d\"}", i ? "," : "", i, (const char *)word, i);
+    fprintf(f, "]}");
+    fclose(f);
+    dw_gguf_set_strs(w, "deadwood.lineage", &(dw_str){step, strlen(step)}, 1);
+    free(step);
+}
+
+/* Student and teacher name ten thousand files, none of which both have. */
+static void many_inputs(void) {
+    const char *m = random_model("tiny-qwen2", "BF16", 0), *student = test_file("many-student.gguf"),
+               *teacher = test_file("many-teacher.gguf"), *out = test_file("many.gguf");
+    write_with_keys(m, student, set_inputs, "student");
+    write_with_keys(m, teacher, set_inputs, "teacher");
+    CHECK(!test_run("timeout 30 deadwood-heal -m %s -T %s -f %s -o %s -c 16 --batch 4 --tokens 64 -t 1", student,
+                    teacher, text(), out) &&
+              strstr(test_run_output(), "is that the original?"),
+          "%s", test_run_output());
+}
+
 static void refusals(void) {
     const char *student = cut("tiny-qwen2", "BF16"), *teacher = random_model("tiny-qwen2", "BF16", 0),
                *out = test_file("refused.gguf");
@@ -1075,6 +1101,7 @@ static const test_case cases[] = {
     {"a teacher that the cut was not made of is told; the parent in other types, and itself, are not",
      strangers_are_told},
     {"checkpoints that share a tokenizer are no kin for that", tokenizers_are_no_kin},
+    {"lineages that name ten thousand files are compared in seconds", many_inputs},
     {"refused: another vocabulary, quantized or gated students, no length, empty or compressed texts", refusals},
     {"a step whose loss is NaN is refused, named, and changes nothing", nan_is_named},
     {"the values with the lowest held-out loss come back bit for bit, with low-rank additions, too",
