@@ -4,6 +4,7 @@
  *
  * cutting.h says what moves where.  The parent is read once.  The new file is opened again and compared with the parent
  * before it gets its name. */
+#include "base/set.h"
 #include "prune/cutting.h"
 #include "prune/hf.h"
 #include "prune/repairs.h"
@@ -239,17 +240,35 @@ static int stamp_inputs(lineage *l, const inputs *in, dw_err *err) {
     return o.stats ? lineage_input(l, o.stats, err) : 0;
 }
 
-static bool is_of_plan(const kit_plan *p, const kit_stats_text *t) {
-    for (size_t i = 0; i < p->n_text; i++)
-        if (!strcmp(p->text[i].sha256, t->sha256) && !strcmp(p->text[i].blocks, t->blocks)) return true;
-    return false;
+/* What tells texts apart: file and tokens.  free() */
+static char *identity(const char *sha256, const char *blocks, dw_err *err) {
+    return dw_format(err, "%s %s", sha256, blocks);
+}
+
+/* The texts of the statistics that the plan does not have. */
+static int stamp_other_texts(lineage *l, const inputs *in, dw_err *err) {
+    dw_set of_plan = {0};
+    int rc = 0;
+    for (size_t i = 0; i < in->plan.n_text && !rc; i++) {
+        char *id = identity(in->plan.text[i].sha256, in->plan.text[i].blocks, err);
+        rc = id && dw_set_add(&of_plan, id, strlen(id), err) >= 0 ? 0 : -1;
+        free(id);
+    }
+    for (size_t i = 0; i < in->stats.n_text && !rc; i++) {
+        const kit_stats_text *t = &in->stats.text[i];
+        char *id = identity(t->sha256, t->blocks, err);
+        if (!id) rc = -1;
+        else if (!dw_set_has(&of_plan, id, strlen(id))) rc = lineage_texts(l, t, 1, err);
+        free(id);
+    }
+    dw_set_free(&of_plan);
+    return rc;
 }
 
 /* The texts of the plan, of the statistics those that the plan does not have, and those of the source's weights. */
 static int stamp_texts(lineage *l, const inputs *in, dw_err *err) {
     if (lineage_plan_texts(l, in->plan.text, in->plan.n_text, err)) return -1;
-    for (size_t t = 0; o.stats && t < in->stats.n_text; t++)
-        if (!is_of_plan(&in->plan, &in->stats.text[t]) && lineage_texts(l, &in->stats.text[t], 1, err)) return -1;
+    if (o.stats && stamp_other_texts(l, in, err)) return -1;
     return o.source ? lineage_texts_of_model(l, dw_model_gguf(in->source), err) : 0;
 }
 
