@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- round trips ---------------------------------------------------------------------------------- */
@@ -199,6 +200,41 @@ static void writer_counts(void) {
     check_sentence(&err, "1 bytes too many", "a byte too many");
     dw_gguf_writer_free(w);
     CHECK(access(path, F_OK), "a refused file appeared");
+}
+
+/* As many keys as a reader takes, set, replaced and removed. */
+static void many_keys(void) {
+    enum { N = 65536 };
+    dw_err err = {0};
+    char key[32];
+    const char *path = test_file("keys.gguf");
+    dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
+    REQUIRE(w, "%s", err.text);
+    const double begin = (double)clock() / CLOCKS_PER_SEC;
+    for (uint32_t i = 0; i < N; i++) {
+        snprintf(key, sizeof key, "general.number.%05u", i);
+        dw_gguf_set_u32(w, key, i);
+    }
+    dw_gguf_set_u32(w, "general.number.00007", 70000);
+    dw_gguf_unset(w, "general.number.00008");
+    dw_gguf_unset(w, "general.number.00008");
+    dw_gguf_set_u32(w, "general.number.65535", 80000);
+    dw_gguf_set_text(w, "general.last", "x");
+    const double seconds = (double)clock() / CLOCKS_PER_SEC - begin;
+    CHECK(seconds < 3, "%.1f s for %d keys", seconds, N);
+    CHECK(!dw_gguf_begin(w, &err) && !dw_gguf_commit(w, &err), "%s", err.text);
+    dw_gguf_writer_free(w);
+    dw_gguf *g = dw_gguf_open(path, &err);
+    REQUIRE(g && dw_gguf_n_kv(g) == N, "%s", err.text);
+    for (uint32_t i = 0; i < N - 1; i++) {
+        const uint32_t number = i < 8 ? i : i + 1;
+        snprintf(key, sizeof key, "general.number.%05u", number);
+        const double value = number == 7 ? 70000 : number == N - 1 ? 80000 : number;
+        REQUIRE(!strcmp(dw_gguf_kv(g, i)->key, key) && dw_kv_number(dw_gguf_kv(g, i), 0) == value, "key %u is %s", i,
+                dw_gguf_kv(g, i)->key);
+    }
+    CHECK(!strcmp(dw_gguf_kv(g, N - 1)->key, "general.last"));
+    dw_gguf_close(g);
 }
 
 static void hashed_from_the_start(void) {
@@ -689,6 +725,7 @@ static const test_case cases[] = {
     {"a file is written as it was in tests/seeds", seed},
     {"the writer refuses what a reader would refuse", writer_refuses},
     {"a file with too few or too many data does not appear", writer_counts},
+    {"tens of thousands of keys are written in order, in seconds", many_keys},
     {"only what was hashed from the header on is read back", hashed_from_the_start},
     {"a full disk leaves no file", full_disk},
     {"a value of another type is an error, an absent one is not", typed_values},

@@ -1,7 +1,9 @@
 /* gguf_write.c - the GGUF writer.
  *
  * What it writes is canonical: version 3, alignment 32, no gaps, padding after the last tensor as well.  It refuses names
- * and shapes that the reader would refuse; the reader's limits on counts are the caller's to keep.  The same calls give the same bytes. */
+ * and shapes that the reader would refuse; the reader's limits on counts are the caller's to keep.  The same calls give
+ * the same bytes. */
+#include "base/siphash.h"
 #include "formats/internal.h"
 
 #include <stdio.h>
@@ -31,6 +33,9 @@ struct dw_gguf_writer {
     dw_err err; // of set and add; begin reports it
     value *values;
     size_t n_values, cap_values;
+    uint32_t *slot; // of a hash table by key: the index of a value + 1; 0: free
+    size_t n_slots;
+    dw_hash_key key;
     planned_tensor *tensors;
     size_t n_tensors, cap_tensors;
     bool begun, is_hashed;
@@ -56,6 +61,7 @@ void dw_gguf_writer_free(dw_gguf_writer *w) {
     dw_out_free(w->out);
     for (size_t i = 0; i < w->n_values; i++) free_value(&w->values[i]);
     free(w->values);
+    free(w->slot);
     free(w->tensors);
     free(w->path);
     free(w);
@@ -68,10 +74,42 @@ static bool is_layout_key(const char *key) {
     return !strcmp(key, "general.alignment") || !strncmp(key, "split.", 6);
 }
 
-static value *find_value(dw_gguf_writer *w, const char *key) {
-    for (size_t i = 0; i < w->n_values; i++)
-        if (!strcmp(w->values[i].key, key)) return &w->values[i];
-    return NULL;
+/* The slot that leads to the value of a key, or the free one where it would go. */
+static uint32_t *find_slot(const dw_gguf_writer *w, const char *key) {
+    size_t i = dw_siphash13(w->key, key, strlen(key)) & (w->n_slots - 1);
+    while (w->slot[i] && strcmp(w->values[w->slot[i] - 1].key, key)) i = (i + 1) & (w->n_slots - 1);
+    return &w->slot[i];
+}
+
+static void fill_slots(dw_gguf_writer *w) {
+    memset(w->slot, 0, w->n_slots * sizeof *w->slot);
+    for (size_t i = 0; i < w->n_values; i++) *find_slot(w, w->values[i].key) = (uint32_t)i + 1;
+}
+
+/* Makes a table of twice the slots.  Keys are copied from files, which may have tens of thousands. */
+static int grow_slots(dw_gguf_writer *w) {
+    const size_t n = w->n_slots ? 2 * w->n_slots : 64;
+    if (!w->n_slots && dw_hash_key_new(&w->key, &w->err)) return -1;
+    uint32_t *slot = dw_alloc(n, sizeof *slot, "keys", &w->err);
+    if (!slot) return -1;
+    free(w->slot);
+    w->slot = slot;
+    w->n_slots = n;
+    fill_slots(w);
+    return 0;
+}
+
+static value *find_value(const dw_gguf_writer *w, const char *key) {
+    const uint32_t found = w->n_slots ? *find_slot(w, key) : 0;
+    return found ? &w->values[found - 1] : NULL;
+}
+
+static int append(dw_gguf_writer *w, const value *v) {
+    if (dw_grow(&w->values, &w->cap_values, w->n_values + 1, sizeof *v, "keys", &w->err)) return -1;
+    if (2 * w->n_values >= w->n_slots && grow_slots(w)) return -1;
+    w->values[w->n_values] = *v;
+    *find_slot(w, v->key) = (uint32_t)++w->n_values;
+    return 0;
 }
 
 /* Takes over v.data (NULL after a failed allocation).  Replaces the value of the same key, or appends a new one. */
@@ -81,16 +119,12 @@ static void set(dw_gguf_writer *w, const char *key, value v) {
     if (dw_name_check((dw_str){key, strlen(key)}, DW_GGUF_MAX_KEY, &why))
         dw_fail(&w->err, "cannot write '%s': a key: %s", w->path, why.text);
     value *old = find_value(w, key);
-    if (!v.key || !v.data || is_layout_key(key) ||
-        (!old && dw_grow(&w->values, &w->cap_values, w->n_values + 1, sizeof v, "keys", &w->err))) {
+    if (!v.key || !v.data || is_layout_key(key) || (!old && append(w, &v))) {
         free_value(&v);
-        return;
-    }
-    if (old)
+    } else if (old) {
         free_value(old);
-    else
-        old = &w->values[w->n_values++];
-    *old = v;
+        *old = v;
+    }
 }
 
 static uint8_t *copy_bytes(dw_gguf_writer *w, const void *data, size_t n) {
@@ -170,6 +204,7 @@ void dw_gguf_unset(dw_gguf_writer *w, const char *key) {
     free_value(v);
     const size_t i = (size_t)(v - w->values);
     memmove(v, v + 1, (--w->n_values - i) * sizeof *v);
+    fill_slots(w);
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
