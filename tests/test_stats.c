@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char magic[] = "deadwood stats 1\n";
@@ -226,6 +227,58 @@ static void bad_addition(void) {
     set_header(&b);
     CHECK(kit_stats_add(&a, &b, &err) == -1 && strstr(err.text, "widths"), "%s", err.text);
     kit_stats_release(&a), kit_stats_release(&b);
+}
+
+/* One text of many shares a window with one of as many others. */
+static void many_texts_compared(void) {
+    enum { N = 60000, SHARED = 777 };
+    kit_stats a, b;
+    dw_err err = {0};
+    REQUIRE(make(&a, 0, 1) && make(&b, 0, 1));
+    kit_stats_text *own[2] = {a.text, b.text}, *many = calloc(2 * N, sizeof *many);
+    REQUIRE(many);
+    for (int i = 0; i < 2 * N; i++) {
+        snprintf(many[i].name, sizeof many[i].name, "%d.txt", i);
+        snprintf(many[i].sha256, sizeof many[i].sha256, "%064x", i / 4);
+        many[i].first_window = 1 + 10 * (i % 4); // four texts of a file
+        many[i].n_windows = 10;
+        many[i].n_tokens = 1;
+    }
+    a.text = many, b.text = many + N, a.n_text = b.n_text = N;
+    const double begin = (double)clock() / CLOCKS_PER_SEC;
+    CHECK(!kit_stats_can_add(&a, &b, &err), "%s", err.text);
+    memcpy(many[N + SHARED].sha256, many[SHARED].sha256, sizeof many->sha256);
+    many[N + SHARED].first_window = many[SHARED].first_window + 9; // the last window, and some of the next text
+    CHECK(kit_stats_can_add(&a, &b, &err) && strstr(err.text, "60777.txt"), "%s", err.text);
+    const double seconds = (double)clock() / CLOCKS_PER_SEC - begin;
+    CHECK(seconds < 5, "%.1f s for %d texts", seconds, N);
+    a.text = own[0], b.text = own[1], a.n_text = b.n_text = 1;
+    free(many);
+    kit_stats_release(&a), kit_stats_release(&b);
+}
+
+/* Whatever their order, a text that covers others is seen behind them. */
+static void covered_windows(void) {
+    static const struct {
+        int first, n;
+        bool shared;
+    } cases[] = {{1, 1, true},   {50, 1, true},  {100, 1, true},   {101, 5, false}, {105, 95, false},
+                 {199, 1, false}, {199, 2, true}, {200, 1, true}, {201, 9, false}, {50, 0, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kit_stats a, b;
+        dw_err err = {0};
+        REQUIRE(make(&a, 0, 3) && make(&b, 3, 1));
+        const int windows[][2] = {{200, 1}, {10, 5}, {1, 100}}; // of the texts of a
+        for (int t = 0; t < 3; t++) {
+            memset(a.text[t].sha256, 'e', 64);
+            a.text[t].first_window = windows[t][0], a.text[t].n_windows = windows[t][1];
+        }
+        memset(b.text[0].sha256, 'e', 64);
+        b.text[0].first_window = cases[i].first, b.text[0].n_windows = cases[i].n;
+        CHECK(!kit_stats_can_add(&a, &b, &err) == !cases[i].shared, "%d windows from %d on: %s", cases[i].n,
+              cases[i].first, err.text);
+        kit_stats_release(&a), kit_stats_release(&b);
+    }
 }
 
 /* ---- what is refused ------------------------------------------------------------------------------------------- */
@@ -848,6 +901,8 @@ static const test_case cases[] = {
     {"statistics are read as they were written, byte for byte", round_trip},
     {"statistics of two halves add up to those of the whole, bit for bit", addition},
     {"statistics that do not belong together are not added", bad_addition},
+    {"texts of one file share windows where their ranges meet", covered_windows},
+    {"statistics of tens of thousands of texts are compared in seconds", many_texts_compared},
     {"statistics with NaN, infinity or negative sums are refused by name", bad_numbers},
     {"truncated and damaged statistics are refused in a sentence", damaged},
     {"statistics of another layout are refused in a sentence", structure},

@@ -443,11 +443,6 @@ int kit_stats_check_gradients(const kit_stats *s, const char *what, dw_err *err)
                    what);
 }
 
-static bool texts_overlap(const kit_stats_text *a, const kit_stats_text *b) {
-    return !strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows &&
-           b->first_window < a->first_window + a->n_windows;
-}
-
 static int check_same(const kit_stats *a, const kit_stats *b, dw_err *err) {
     if (strcmp(a->model_sha256, b->model_sha256))
         return dw_fail(err, "statistics of two models cannot be added: sha256 %.12s and %.12s", a->model_sha256,
@@ -507,15 +502,65 @@ static int check_counts(const kit_stats *a, const kit_stats *b, dw_err *err) {
     return 0;
 }
 
+static int end_of(const kit_stats_text *t) { return t->first_window + t->n_windows; }
+
+static bool texts_overlap(const kit_stats_text *a, const kit_stats_text *b) {
+    return !strcmp(a->sha256, b->sha256) && a->first_window < end_of(b) && b->first_window < end_of(a);
+}
+
+/* A text among others that are sorted by file and first window; furthest: of those of its file up to here the one that
+ * ends last. */
+typedef struct placed {
+    const kit_stats_text *text, *furthest;
+} placed;
+
+static int by_place(const void *a, const void *b) {
+    const kit_stats_text *x = ((const placed *)a)->text, *y = ((const placed *)b)->text;
+    const int c = strcmp(x->sha256, y->sha256);
+    return c ? c : (x->first_window > y->first_window) - (x->first_window < y->first_window);
+}
+
+/* free() */
+static placed *place_texts(const kit_stats *s, dw_err *err) {
+    placed *p = dw_alloc(s->n_text, sizeof *p, "texts", err);
+    for (size_t i = 0; p && i < s->n_text; i++) p[i].text = &s->text[i];
+    if (p) qsort(p, s->n_text, sizeof *p, by_place);
+    for (size_t i = 0; p && i < s->n_text; i++) {
+        const bool follows = i && !strcmp(p[i - 1].text->sha256, p[i].text->sha256);
+        p[i].furthest = follows && end_of(p[i - 1].furthest) > end_of(p[i].text) ? p[i - 1].furthest : p[i].text;
+    }
+    return p;
+}
+
+/* One of the n texts that has windows of t; NULL: none has. */
+static const kit_stats_text *find_overlap(const placed *p, size_t n, const kit_stats_text *t) {
+    size_t low = 0, high = n; // the first text of a later file, or that begins after the end of t
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const int c = strcmp(p[middle].text->sha256, t->sha256);
+        if (c < 0 || (!c && p[middle].text->first_window < end_of(t)))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low && texts_overlap(p[low - 1].furthest, t) ? p[low - 1].furthest : NULL;
+}
+
+static int check_overlap(const kit_stats *a, const kit_stats *b, dw_err *err) {
+    placed *of_a = place_texts(a, err);
+    int rc = of_a ? 0 : -1;
+    for (size_t i = 0; i < b->n_text && !rc; i++) {
+        const kit_stats_text *t = &b->text[i], *other = find_overlap(of_a, a->n_text, t);
+        if (other)
+            rc = dw_fail(err, "windows of '%s' are in both statistics: %d to %d and %d to %d", t->name,
+                         other->first_window, end_of(other) - 1, t->first_window, end_of(t) - 1);
+    }
+    free(of_a);
+    return rc;
+}
+
 int kit_stats_can_add(const kit_stats *a, const kit_stats *b, dw_err *err) {
-    if (check_same(a, b, err) || check_counts(a, b, err)) return -1;
-    for (size_t t = 0; t < b->n_text; t++)
-        for (size_t u = 0; u < a->n_text; u++)
-            if (texts_overlap(&a->text[u], &b->text[t]))
-                return dw_fail(err, "windows of '%s' are in both statistics: %d to %d and %d to %d", b->text[t].name,
-                               a->text[u].first_window, a->text[u].first_window + a->text[u].n_windows - 1,
-                               b->text[t].first_window, b->text[t].first_window + b->text[t].n_windows - 1);
-    return 0;
+    return check_same(a, b, err) || check_counts(a, b, err) || check_overlap(a, b, err) ? -1 : 0;
 }
 
 static int append_texts(kit_stats *a, const kit_stats *b, dw_err *err) {
