@@ -209,6 +209,7 @@ static void no_tokens(hid_t f) { put_number(f, "n_tokens", 0); }
 static void next_version(hid_t f) { put_number(f, "format_version", 2); }
 static void no_group(hid_t f) { put_number(f, "group", 0); }
 static void no_hash(hid_t f) { H5Adelete(f, "model_sha256"); }
+static void all_skipped(hid_t f) { put_number(f, "skip", 25); }
 
 static const struct { const char *what, *words; void (*change)(hid_t); } changes[] = {
     {"decisions are missing", "lacks some of", without_open},
@@ -225,7 +226,8 @@ static const struct { const char *what, *words; void (*change)(hid_t); } changes
     {"no tokens", "n_tokens", no_tokens},
     {"a newer version", "version is 2", next_version},
     {"groups of nothing", "group", no_group},
-    {"no hash", "model_sha256", no_hash}};
+    {"no hash", "model_sha256", no_hash},
+    {"windows of which nothing is left", "attribute 'skip' is 25", all_skipped}};
 
 static void structure(void) {
     fill(&data, 4);

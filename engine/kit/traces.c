@@ -301,6 +301,8 @@ static int read_header(traces *t) {
         kit_h5_int(r, "skip", 0, 1 << 22, &t->skip) || kit_h5_int(r, "group", 1, KIT_H5_MAX_ROWS, &t->group) ||
         kit_h5_int(r, "n_tokens", 1, KIT_H5_MAX_ROWS, &n_tokens))
         return -1;
+    if (t->skip >= t->n_ctx)
+        return dw_fail(r->err, "attribute 'skip' is %d, but windows have only %d tokens", t->skip, t->n_ctx);
     t->n_tokens = (size_t)n_tokens;
     t->arguments = kit_h5_text(r, "arguments");
     return t->arguments ? 0 : -1;
