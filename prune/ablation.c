@@ -205,8 +205,8 @@ static int in_order(const void *a, const void *b) {
 }
 
 ablated *ablation_sample(const dw_hparams *hp, int group, int per_layer, uint64_t seed, size_t *n, dw_err *err) {
-    const int most = hp->n_ff_max / group;
-    ablated *g = dw_alloc((size_t)hp->n_layer, (size_t)per_layer * sizeof *g, "a sample of groups", err);
+    const int most = hp->n_ff_max / group, room = per_layer < most ? per_layer : most;
+    ablated *g = dw_alloc((size_t)hp->n_layer, (size_t)room * sizeof *g, "a sample of groups", err);
     int *deck = dw_alloc((size_t)most + 1, sizeof *deck, "a sample of groups", err);
     dw_rng rng;
     dw_rng_seed(&rng, seed);

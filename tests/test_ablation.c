@@ -6,6 +6,7 @@
 #include "test.h"
 #include "text/tokenizers.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,9 @@ static void sample(void) {
         if (i) CHECK(a[i].layer > a[i - 1].layer || (a[i].layer == a[i - 1].layer && a[i].group > a[i - 1].group));
     }
     free(a), free(b);
+    a = ablation_sample(&hp, 32, INT_MAX, 7, &n, &err); // takes no room for groups that are not there
+    CHECK(a && n == 4 + 2 + 8, "%zu groups; %s", n, err.text);
+    free(a);
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------- */
