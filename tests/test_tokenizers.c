@@ -598,6 +598,39 @@ static void special_tokens(void) {
     release(&l);
 }
 
+/* Thousands of special tokens, each of another length, that begin as many places of the text do. */
+static void many_lengths(void) {
+    enum { N = 3000, PLACES = 100000, LONG = 2000 };
+    char *json = NULL, *text = NULL;
+    size_t size, len;
+    FILE *f = open_memstream(&json, &size);
+    fprintf(f, "{" GPT2 ",\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3},\"merges\":[\"a b\"]},"
+               "\"added_tokens\":[");
+    for (int i = 0; i < N; i++) {
+        fprintf(f, "%s{\"id\":%d,\"special\":false,\"content\":\"ba", i ? "," : "", 4 + i);
+        for (int k = 0; k <= i; k++) fputc('a', f);
+        fprintf(f, "\"}");
+    }
+    fprintf(f, "]}");
+    fclose(f);
+    f = open_memstream(&text, &len);
+    for (int i = 0; i < PLACES; i++) fprintf(f, "bac");
+    fputc('b', f);
+    for (int i = 0; i < LONG; i++) fputc('a', f);
+    fclose(f);
+    loaded l;
+    if (load_text(&l, json, 4 + N)) {
+        const double begin = dw_now();
+        ids got = tokens_of(l.t, text, len, 0);
+        CHECK(dw_now() - begin < 10, "%.1f s for %d lengths at %d places", dw_now() - begin, N, PLACES);
+        CHECK(got.n == 3 * PLACES + 1 && got.id[3 * PLACES - 1] == 2 && got.id[3 * PLACES] == 4 + LONG - 2, "%zu ids",
+              got.n);
+        free(got.id);
+    }
+    release(&l);
+    free(json), free(text);
+}
+
 static const char spm_json[] =
     "{" SPM
     ",\"model\":{\"byte_fallback\":true,\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"<0x41>\":1,\"a\":2,\"b\":3,"
@@ -1049,6 +1082,7 @@ static const test_case cases[] = {
     {"text is cut as llama.cpp's rules for gpt-2, qwen2 and llama-bpe say", pieces_by_rules},
     {"the pieces that a pre-tokenizer cuts are the whole text, however long its runs", pieces_are_the_text},
     {"special tokens are taken longest first, then leftmost", special_tokens},
+    {"special tokens of thousands of lengths are found in seconds", many_lengths},
     {"cutting SentencePiece text at spaces changes no id", spm_cuts},
     {"text becomes ids and the same text again", text_again},
     {"a vocabulary written to GGUF and read back is the same", through_gguf},

@@ -1,9 +1,9 @@
 /* tokenizer.c - text to ids and back: finds special tokens first; the model tokenizes the text between them.
  *
  * llama.cpp goes through the special tokens, longest first, and splits the remaining text at every occurrence.  Here,
- * for the same result, one pass notes the places where a special token may begin; then there is one pass over these
- * places for each length, longest first.  An occurrence counts unless its bytes are taken already.  A token that took
- * bytes is at least as long, so checking the first and the last byte is enough. */
+ * for the same result, one pass notes the places where special tokens begin, and the length of the longest; then there
+ * is one pass over these places for each length, longest first.  An occurrence counts unless its bytes are taken
+ * already.  A token that took bytes is at least as long, so checking the first and the last byte is enough. */
 #include "text/internal.h"
 
 #include <stdlib.h>
@@ -15,9 +15,11 @@ struct dw_tokenizer {
     dw_lookup index;
     dw_bpe *bpe; // one of bpe and spm is NULL
     dw_spm *spm;
-    bool *ends;                         // n_token
-    size_t n_special_len, *special_len; // lengths of special tokens, longest first
-    uint8_t special_start[65536 / 8];   // bit set: a special token begins with this pair of bytes
+    bool *ends; // n_token
+    size_t n_special, n_special_len;
+    dw_str *special;                  // special tokens in the order of their bytes
+    size_t *special_len;              // their lengths, longest first
+    uint8_t special_start[65536 / 8]; // bit set: a special token begins with this pair of bytes
 };
 
 static bool is_special(const dw_vocab *v, int32_t id, bool parse_special) {
@@ -32,6 +34,12 @@ static int longest_first(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
+static int by_bytes(const void *a, const void *b) {
+    const dw_str *x = a, *y = b;
+    const int c = memcmp(x->ptr, y->ptr, x->len < y->len ? x->len : y->len);
+    return c ? c : (x->len > y->len) - (x->len < y->len);
+}
+
 static void mark_start(dw_tokenizer *t, uint8_t first, uint8_t second) {
     const unsigned pair = (unsigned)first << 8 | second;
     t->special_start[pair / 8] |= (uint8_t)(1 << pair % 8);
@@ -41,17 +49,22 @@ static int find_special(dw_tokenizer *t, dw_err *err) {
     const dw_vocab *v = t->vocab;
     size_t n = 0;
     for (size_t id = 0; id < v->n_token; id++) n += is_special(v, (int32_t)id, true);
-    if (!(t->special_len = dw_alloc(n + 1, sizeof *t->special_len, "special tokens", err))) return -1;
+    if (!(t->special_len = dw_alloc(n + 1, sizeof *t->special_len, "special tokens", err)) ||
+        !(t->special = dw_alloc(n + 1, sizeof *t->special, "special tokens", err)))
+        return -1;
     n = 0;
     for (size_t id = 0; id < v->n_token; id++) {
         if (!is_special(v, (int32_t)id, true)) continue;
         const dw_str text = v->token[id];
+        t->special[n] = text;
         t->special_len[n++] = text.len;
         if (text.len > 1)
             mark_start(t, (uint8_t)text.ptr[0], (uint8_t)text.ptr[1]);
         else
             for (int second = 0; second < 256; second++) mark_start(t, (uint8_t)text.ptr[0], (uint8_t)second);
     }
+    t->n_special = n;
+    qsort(t->special, n, sizeof *t->special, by_bytes);
     qsort(t->special_len, n, sizeof *t->special_len, longest_first);
     for (size_t i = 0; i < n; i++)
         if (!i || t->special_len[i] != t->special_len[i - 1]) t->special_len[t->n_special_len++] = t->special_len[i];
@@ -106,6 +119,7 @@ void dw_tokenizer_free(dw_tokenizer *t) {
     dw_spm_free(t->spm);
     dw_lookup_release(&t->index);
     dw_vocab_release(&t->own);
+    free(t->special);
     free(t->special_len);
     free(t->ends);
     free(t);
@@ -120,12 +134,37 @@ int dw_text_emit(dw_text_work *w, int32_t id, dw_err *err) {
     return 0;
 }
 
+/* Of special[low .. high), which are longer than `at` and alike before it, the first whose byte there is at least
+ * `byte`; high: none. */
+static size_t first_with(const dw_tokenizer *t, size_t low, size_t high, size_t at, int byte) {
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if ((uint8_t)t->special[middle].ptr[at] < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The length of the longest special token that a text begins with; 0: none. */
+static size_t longest_special(const dw_tokenizer *t, const char *text, size_t len) {
+    size_t low = 0, high = t->n_special, longest = 0;
+    for (size_t i = 0; i < len && low < high; i++) { // special[low .. high) are longer than the i bytes that they share
+        const int byte = (uint8_t)text[i];
+        low = first_with(t, low, high, i, byte);
+        high = first_with(t, low, high, i, byte + 1);
+        if (low < high && t->special[low].len == i + 1) longest = t->special[low++].len;
+    }
+    return longest;
+}
+
 typedef struct special_place {
-    uint32_t at;
-    int32_t id; // -1: nothing begins here
+    uint32_t at, longest; // of the special tokens that begin here
+    int32_t id;           // -1: none is taken
 } special_place;
 
-/* Notes every place whose two bytes begin some special token. */
+/* Notes every place where some special token begins. */
 static int note_places(const dw_tokenizer *t, const char *text, size_t len, special_place **places, size_t *n,
                        dw_err *err) {
     size_t cap = 0;
@@ -134,18 +173,20 @@ static int note_places(const dw_tokenizer *t, const char *text, size_t len, spec
     for (size_t i = 0; i < len; i++) {
         const unsigned pair = (unsigned)(uint8_t)text[i] << 8 | (i + 1 < len ? (uint8_t)text[i + 1] : 0);
         if (!(t->special_start[pair / 8] >> pair % 8 & 1)) continue;
+        const size_t longest = longest_special(t, text + i, len - i);
+        if (!longest) continue;
         if (dw_grow(places, &cap, *n + 1, sizeof **places, "special tokens of a text", err)) return -1;
-        (*places)[(*n)++] = (special_place){(uint32_t)i, -1};
+        (*places)[(*n)++] = (special_place){(uint32_t)i, (uint32_t)longest, -1};
     }
     return 0;
 }
 
-static void take_special(const dw_tokenizer *t, const char *text, size_t len, bool parse_special, special_place *places,
-                         size_t n, uint8_t *taken) {
+static void take_special(const dw_tokenizer *t, const char *text, bool parse_special, special_place *places, size_t n,
+                         uint8_t *taken) {
     for (size_t k = 0; k < t->n_special_len; k++) {
         const size_t n_bytes = t->special_len[k];
         for (special_place *p = places; p < places + n; p++) {
-            if (n_bytes > len - p->at || taken[p->at] || taken[p->at + n_bytes - 1]) continue;
+            if (n_bytes > p->longest || taken[p->at] || taken[p->at + n_bytes - 1]) continue;
             const int32_t id = dw_lookup_find(&t->index, text + p->at, n_bytes);
             if (id < 0 || !is_special(t->vocab, id, parse_special)) continue;
             p->id = id;
@@ -166,7 +207,7 @@ static int tokenize(dw_text_work *w, const char *text, size_t len, bool parse_sp
     int rc = note_places(w->t, text, len, &places, &n, err);
     if (!rc && n) {
         if ((taken = dw_alloc(len, 1, "special tokens of a text", err)))
-            take_special(w->t, text, len, parse_special, places, n, taken);
+            take_special(w->t, text, parse_special, places, n, taken);
         else
             rc = -1;
     }
