@@ -748,8 +748,8 @@ static void least_widths_fit(void) {
              "--windows 7-9 --allocate sensitivity --evaluations 8 -q",
              idle_layer(), test_file("idle.h5"), test_file("least.tsv"), random_text("calib.txt", 6000, 4), N_CTX);
     CHECK(test_run("%s --bytes 1000", command) == 1, "%s", test_run_output());
-    const char *needed = strstr(test_run_output(), "too few: ");
-    REQUIRE(needed && sscanf(needed, "too few: %d are needed", &n) == 1, "%s", test_run_output());
+    const char *needed = strstr(test_run_output(), "too little: ");
+    REQUIRE(needed && sscanf(needed, "too little: %d are needed", &n) == 1, "%s", test_run_output());
     for (int more = 0; more < 4; more++) {
         dw_err err = {0};
         kit_plan p;
