@@ -1,6 +1,6 @@
 # deadwood - `make help` lists the targets.
 
-CFLAGS   ?= $(if $(SAN),-O2,-O3) -g
+CFLAGS   ?= $(if $(SAN),-O2 -g1,-O3 -g)
 SAN      ?=
 DEBUG    ?=
 PREFIX   ?= /usr/local
@@ -62,6 +62,9 @@ $B/$(1).a: $(call objects,$(filter-out $(MAINS),$(call in_room,$(1))))
 endef
 $(foreach r,$(ROOMS),$(eval $(call room_rule,$(r))))
 
+# The address sanitizer checks what kernels read and write; checks of each pointer besides would double the time.
+$B/engine/backends/kernels_%.o: SANFLAGS += $(if $(findstring undefined,$(SAN)),-fno-sanitize=null$(comma)alignment$(comma)object-size$(comma)pointer-overflow)
+
 $B/%.o: %.c
 	@mkdir -p $(@D)
 	$(COMPILE) -MMD -MP -c $< -o $@
@@ -95,6 +98,8 @@ $B/faults.so: tests/preload_faults.c
 	$(CC) $(STD) $(WARN) -O2 -g -D_GNU_SOURCE -shared -fPIC $< -ldl -o $@
 
 $B/bench_collect $B/bench_obs: $B/prune.a
+$B/bench_backward: $B/tests/bench_peer_gemm.o
+$B/bench_backward: LIBS += $(if $(wildcard /usr/include/dnnl.h),-ldnnl -lgomp) # a peer, where it is installed
 $B/bench_%: $B/tests/bench_%.o $(ARCHIVES)
 	$(CC) $(SANFLAGS) $(LDFLAGS) $(filter-out $(ARCHIVES),$^) $(ARCHIVES) $(LIBS) -o $@
 
@@ -155,20 +160,21 @@ SECONDS    ?= 30
 $B/fuzz_%: $B/tests/fuzz_%.o $(TESTLIB) $$(foreach r,$(ROOMS),$$(call roomlib,$$r)) $(ARCHIVES)
 	$(CC) $(SANFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ $(LIBS) -o $@
 
-fuzz:  ## feed the readers random bytes, SECONDS=30 each; TABLE=FILE writes what was run as a table
+fuzz:  ## feed the readers random bytes, SECONDS=30 each; -j2: two at a time; TABLE=FILE writes what was run as a table
 	@$(MAKE) --no-print-directory B=build-fuzz CC=clang CFLAGS='-O1 -g' SAN=fuzzer-no-link,address,undefined \
 	    $(FUZZERS:%=build-fuzz/fuzz_%)
-	@rm -f build-fuzz/table; for t in $(FUZZERS); do \
-	    mkdir -p build-fuzz/corpus/$$t; \
-	    build-fuzz/fuzz_$$t $(FUZZ_FLAGS) -max_total_time=$(SECONDS) -artifact_prefix=build-fuzz/$$t- \
-	        build-fuzz/corpus/$$t $(FUZZ_SEEDS) 2>build-fuzz/$$t.log || { tail -40 build-fuzz/$$t.log; exit 1; }; \
-	    awk '/number_of_executed_units/ {n = $$2} /peak_rss_mb/ {mb = $$2} /new_units_added/ {new = $$2} \
-	        END {printf "fuzz_%-20s%12d executions, %d MiB\n", "'$$t'", n, mb; \
-	             printf "%s\t%d\t%d\t%d\t%d\t0\n", "'$$t'", $(SECONDS), n, new, mb >> "build-fuzz/table"}' build-fuzz/$$t.log; \
-	done
+	@$(MAKE) --no-print-directory $(FUZZERS:%=run-fuzz-%)
 	@if [ -n "$(TABLE)" ]; then { printf '# make fuzz SECONDS=%s TABLE=%s, commit %s; address and undefined sanitizers\n' \
 	    '$(SECONDS)' '$(TABLE)' '$(COMMIT)'; printf 'target\tseconds\texecutions\tnew_inputs\tpeak_rss_mib\tfindings\n'; \
-	    cat build-fuzz/table; } > '$(TABLE)'.part && mv '$(TABLE)'.part '$(TABLE)'; fi
+	    cat $(FUZZERS:%=build-fuzz/%.row); } > '$(TABLE)'.part && mv '$(TABLE)'.part '$(TABLE)'; fi
+
+run-fuzz-%:
+	@mkdir -p build-fuzz/corpus/$*
+	@build-fuzz/fuzz_$* $(FUZZ_FLAGS) -max_total_time=$(SECONDS) -artifact_prefix=build-fuzz/$*- build-fuzz/corpus/$* \
+	    $(FUZZ_SEEDS) 2>build-fuzz/$*.log || { tail -40 build-fuzz/$*.log; exit 1; }
+	@awk '/number_of_executed_units/ {n = $$2} /peak_rss_mb/ {mb = $$2} /new_units_added/ {new = $$2} \
+	    END {printf "fuzz_%-20s%12d executions, %d MiB\n", "$*", n, mb; \
+	         printf "%s\t%d\t%d\t%d\t%d\t0\n", "$*", $(SECONDS), n, new, mb > "build-fuzz/$*.row"}' build-fuzz/$*.log
 
 # ---- what is installed
 

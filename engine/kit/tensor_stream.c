@@ -81,7 +81,7 @@ static void make_piece(kit_stream *s, size_t i) {
     const kit_rows *r = s->rows;
     const size_t at = i * s->piece_rows, left = s->n - at;
     kit_piece p = {.first = s->first + at, .n = left < s->piece_rows ? left : s->piece_rows,
-                   .scratch = s->scratch + i * s->piece_scratch};
+                   .scratch = s->scratch ? s->scratch + i * s->piece_scratch : NULL};
     if (r->written) p.written = r->written + p.first * r->row_bytes;
     else p.out = s->slab[s->filling] + at * r->row_bytes;
     r->make(r->ctx, &p);
