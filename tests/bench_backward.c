@@ -6,7 +6,10 @@
  * of several threads are those of the clock, times their number.  The model is its own teacher; the layers' values are
  * kept for the backward pass.  Operations are multiplies and adds of products with weight matrices, of the head's too,
  * and of attention's causal half.  Rates: the training pass's own kernel (dw_train_rate, all threads, before and after all
- * steps), and OpenBLAS's sgemm (1024 x 1024 x 1024, one thread, before each step). */
+ * steps); OpenBLAS's sgemm (1024 x 1024 x 1024, one thread, before each step); and, where oneDNN was installed when this
+ * was built, its products in BF16 of a step's own matrices and of large ones (bench_peer_gemm.h, all threads, before
+ * each step). */
+#include "bench_peer_gemm.h"
 #include "kit/blas.h"
 #include "model/optimizer.h"
 
@@ -51,13 +54,23 @@ static int compare(const void *a, const void *b) {
 }
 
 typedef struct times {
-    double teacher[MOST], forward[MOST], backward[MOST], adamw[MOST], gemm[MOST]; // seconds of a thread; sgemm's rate
+    double teacher[MOST], forward[MOST], backward[MOST], adamw[MOST]; // seconds of a thread
+    double gemm[MOST], peer[MOST], square[MOST]; // rates: sgemm's; oneDNN's of all threads, 0: none
     double rate[2]; // of all threads
 } times;
 
 static double median(double *x, int n) {
     qsort(x, (size_t)n, sizeof *x, compare);
     return x[n / 2];
+}
+
+/* The rate of oneDNN's products, of all threads; and of a step, of one. */
+static void report_peer(const char *what, double *rate, int n, int n_threads, double step) {
+    const double middle = median(rate, n) / n_threads; // sorts
+    if (middle == 0) return;
+    printf("oneDNN's BF16 products %s: %.0f (%.0f to %.0f) GFLOP/s a thread: a step reaches %.2f of it (%.2f of the best)\n",
+           what, middle / 1e9, rate[0] / n_threads / 1e9, rate[n - 1] / n_threads / 1e9, step / middle,
+           step / rate[n - 1] * n_threads);
 }
 
 static void report(const dw_model *m, times *t, int n, double n_tokens, int n_threads) {
@@ -88,6 +101,8 @@ static void report(const dw_model *m, times *t, int n, double n_tokens, int n_th
     const double before = t->rate[0] / n_threads, after = t->rate[1] / n_threads;
     printf("own kernel %.0f and %.0f GFLOP/s a thread: a step reaches %.2f and %.2f of it\n", before / 1e9, after / 1e9,
            sum / seconds / before, sum / seconds / after);
+    report_peer("of a step's matrices", t->peer, n, n_threads, sum / seconds);
+    report_peer("of 4096 x 4096", t->square, n, n_threads, sum / seconds);
 }
 
 int main(int argc, char **argv) {
@@ -100,6 +115,7 @@ int main(int argc, char **argv) {
     static times t;
     dw_parameters p = {0};
     dw_model *m = dw_model_open(argv[1], &err);
+    peer_gemm *peer = m ? peer_gemm_new(m, n_seq * N_CTX, N_CTX, n_threads) : NULL; // before the pool places its threads
     dw_pool *pool = dw_pool_new(n_threads, &err);
     const dw_session_options so = {.pool = pool, .n_ctx = N_CTX, .n_batch = 1};
     dw_session *s = m ? dw_session_new(m, &so, &err) : NULL, *ts = m ? dw_session_new(m, &so, &err) : NULL;
@@ -116,6 +132,7 @@ int main(int argc, char **argv) {
         double at[5];
         dw_loss_sums sums = {0};
         const double gemm = gemm_rate(a, a + GEMM * GEMM, a + 2 * GEMM * GEMM);
+        const double rate = peer ? peer_gemm_rate(peer) : 0, square = peer ? peer_gemm_square_rate(peer) : 0;
         dw_parameters_zero_gradients(&p);
         at[0] = seconds_now(n_threads);
         if (dw_train_forward(teacher, token, n_seq, &err)) return fprintf(stderr, "bench_backward: %s\n", err.text), 1;
@@ -129,7 +146,8 @@ int main(int argc, char **argv) {
         at[4] = seconds_now(n_threads);
         if (i < 0) continue;
         t.teacher[i] = at[1] - at[0], t.forward[i] = at[2] - at[1], t.backward[i] = at[3] - at[2],
-        t.adamw[i] = at[4] - at[3], t.gemm[i] = gemm;
+        t.adamw[i] = at[4] - at[3], t.gemm[i] = gemm, t.peer[i] = rate,
+        t.square[i] = square;
     }
     t.rate[1] = dw_train_rate(train);
     report(m, &t, n, (double)n_seq * N_CTX, n_threads);
@@ -138,6 +156,7 @@ int main(int argc, char **argv) {
     dw_session_free(s), dw_session_free(ts);
     dw_model_close(m);
     dw_pool_free(pool);
+    peer_gemm_free(peer);
     free(a), free(token);
     return 0;
 }
