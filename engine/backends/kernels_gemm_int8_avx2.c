@@ -1,7 +1,7 @@
 /* kernels_gemm_int8_avx2.c - products with 8-bit inputs: AVX2, eight tokens a vector.
  *
- * VPMADDUBSW adds two products in 16 bits.  Of weights below 16 (four bits) eight such sums still fit, below 32 four;
- * VPMADDWD makes 32 bits of them.  Sums of larger weights become 32 bits wide one by one.  Q8_0 and IQ4_NL stay signed
+ * VPMADDUBSW adds two products in 16 bits.  Of weights below 16 (four bits) eight such sums still fit, below 32 four,
+ * below 64 two; VPMADDWD makes 32 bits of them.  Sums of larger weights become 32 bits wide one by one.  Q8_0 and IQ4_NL stay signed
  * (kernels_weights_avx2.h). */
 #if defined(__x86_64__)
 #include "backends/kernels_gemm_int8.h"
@@ -15,9 +15,9 @@ enum { LANES = 8 };
 typedef __m256 vf;
 typedef int32_t vi __attribute__((vector_size(32)));
 
-INLINE bool is_wide(dw_qtype type) { return is_signed(type) || type == DW_Q6_K; } // sums of 32 bits
+INLINE bool is_wide(dw_qtype type) { return is_signed(type); } // sums of 32 bits
 INLINE bool has_four_bits(dw_qtype type) { return type == DW_Q4_0 || type == DW_Q4_1 || type == DW_Q4_K; }
-#define WORDS(type) (has_scale_of_16(type) || !(has_four_bits(type) || is_wide(type)) ? 4 : 8)
+#define WORDS(type) (type == DW_Q6_K ? 2 : has_scale_of_16(type) || !(has_four_bits(type) || is_wide(type)) ? 4 : 8)
 #define ROWS(type) 4
 
 INLINE vf load(const float *p) { return _mm256_loadu_ps(p); }
@@ -28,25 +28,36 @@ INLINE vi load_ints(const void *p) { return (vi)_mm256_loadu_si256(p); }
 INLINE void store_ints(void *p, vi v) { _mm256_storeu_si256(p, (__m256i)v); }
 INLINE vi set1_ints(int x) { return (vi)_mm256_set1_epi32(x); }
 INLINE vi max_bits(vi a, vi b) { return (vi)_mm256_max_epu32((__m256i)a, (__m256i)b); }
+/* A register that is not loaded again for every use: gcc would save registers by it, but loads are the limit. */
+INLINE vi kept(vi v) {
+    __asm__("" : "+x"(v));
+    return v;
+}
 INLINE vf to_float(vi v) { return _mm256_cvtepi32_ps((__m256i)v); }
 INLINE vi to_int(vf v) { return (vi)_mm256_cvtps_epi32(v); }
-
-/* Sums in 16 bits begin at zero; the sum in 32 bits is added at their end. */
-INLINE vi begin_dots(dw_qtype type, vi less) { return is_wide(type) ? less : set1_ints(0); }
 
 INLINE __m256i in_fours(__m256i twos) { return _mm256_madd_epi16(twos, _mm256_set1_epi16(1)); }
 
 INLINE vi add_dots(dw_qtype type, vi sum, vi u, vi q) {
-    const __m256i one = _mm256_set1_epi16(1), w = (__m256i)u;
-    __m256i x = (__m256i)q;
+    const __m256i one = _mm256_set1_epi16(1), x = (__m256i)q;
+    __m256i w = (__m256i)u, y;
     /* Product and sum at once: left to itself, gcc computes all products first and keeps them on the stack. */
     if (is_wide(type)) {
-        if (is_signed(type)) x = _mm256_sign_epi8(x, w);
+        y = x;
+        if (is_signed(type)) {
+            y = _mm256_sign_epi8(y, w);
+            w = _mm256_abs_epi8(w);
+        }
         __asm__("vpmaddubsw %1, %2, %1\n\tvpmaddwd %3, %1, %1\n\tvpaddd %1, %0, %0"
-                : "+x"(sum), "+&x"(x) : "x"(is_signed(type) ? _mm256_abs_epi8(w) : w), "x"(one));
+                : "+x"(sum), "+&x"(y) : "x"(w), "x"(one));
     } else
-        __asm__("vpmaddubsw %1, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "+x"(x) : "x"(w));
+        __asm__("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(y) : "x"(x), "x"(w));
     return sum;
+}
+
+/* The sum in 32 bits is added at the end of those in 16. */
+INLINE vi begin_dots(dw_qtype type, vi less, vi u, vi q) {
+    return is_wide(type) ? add_dots(type, less, u, q) : (vi)_mm256_maddubs_epi16((__m256i)u, (__m256i)q);
 }
 
 INLINE vi end_dots(dw_qtype type, vi sum, vi less) { return is_wide(type) ? sum : (vi)in_fours((__m256i)sum) + less; }

@@ -21,18 +21,16 @@ INLINE vi load_ints(const void *p) { return (vi)_mm512_loadu_si512(p); }
 INLINE void store_ints(void *p, vi v) { _mm512_storeu_si512(p, (__m512i)v); }
 INLINE vi set1_ints(int x) { return (vi)_mm512_set1_epi32(x); }
 INLINE vi max_bits(vi a, vi b) { return (vi)_mm512_max_epu32((__m512i)a, (__m512i)b); }
+INLINE vi kept(vi v) { return v; }
 INLINE vf to_float(vi v) { return _mm512_cvtepi32_ps((__m512i)v); }
 INLINE vi to_int(vf v) { return (vi)_mm512_cvtps_epi32(v); }
 
 /* VPDPBUSD adds four products of bytes to 32 bits. */
-INLINE vi begin_dots(dw_qtype type, vi less) {
-    (void)type;
-    return less;
-}
 INLINE vi add_dots(dw_qtype type, vi sum, vi u, vi q) {
     (void)type;
     return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)u, (__m512i)q);
 }
+INLINE vi begin_dots(dw_qtype type, vi less, vi u, vi q) { return add_dots(type, less, u, q); }
 INLINE vi end_dots(dw_qtype type, vi sum, vi less) {
     (void)type, (void)less;
     return sum;
