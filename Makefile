@@ -62,8 +62,8 @@ $B/$(1).a: $(call objects,$(filter-out $(MAINS),$(call in_room,$(1))))
 endef
 $(foreach r,$(ROOMS),$(eval $(call room_rule,$(r))))
 
-# The address sanitizer checks what kernels read and write; checks of each pointer besides would double the time.
-$B/engine/backends/kernels_%.o: SANFLAGS += $(if $(findstring undefined,$(SAN)),-fno-sanitize=null$(comma)alignment$(comma)object-size$(comma)pointer-overflow)
+# Beside the address sanitizer, UBSan's checks of each pointer would double the kernels' time.
+$B/engine/backends/kernels_%.o: SANFLAGS += $(if $(findstring address$(comma)undefined,$(SAN)),-fno-sanitize=null$(comma)alignment$(comma)object-size$(comma)pointer-overflow)
 
 $B/%.o: %.c
 	@mkdir -p $(@D)
@@ -99,7 +99,11 @@ $B/faults.so: tests/preload_faults.c
 
 $B/bench_collect $B/bench_obs: $B/prune.a
 $B/bench_backward: $B/tests/bench_peer_gemm.o
-$B/bench_backward: LIBS += $(if $(wildcard /usr/include/dnnl.h),-ldnnl -lgomp) # a peer, where it is installed
+# A peer, where it is installed (Debian: libdnnl-dev).
+ifneq ($(wildcard /usr/include/dnnl.h),)
+$B/tests/bench_peer_gemm.o: CPP_ALL += -DHAS_DNNL
+$B/bench_backward: LIBS += -ldnnl -lgomp
+endif
 $B/bench_%: $B/tests/bench_%.o $(ARCHIVES)
 	$(CC) $(SANFLAGS) $(LDFLAGS) $(filter-out $(ARCHIVES),$^) $(ARCHIVES) $(LIBS) -o $@
 

@@ -301,7 +301,7 @@ announce() {
     deadwood score -m "$out/dense.gguf" --base "$out/dense.gguf" -f "$first" -c "$ctx" --windows 1 --no-speed -q >/dev/null 2>"$out/said" ||
         fail "cannot score '$first': $(tail -n 1 "$out/said")" "$needs"
     awk -v wall="$(echo "$start $(date +%s.%N)" | awk '{print $2 - $1}')" -v model="$(wc -c <"$out/dense.gguf")" \
-        -v eval="$(cat "$texts"/eval/*.txt | wc -c)" -v calib="$(cat "$texts"/calib/*.txt | wc -c)" -v ctx="$ctx" \
+        -v scored="$(cat "$texts"/eval/*.txt | wc -c)" -v calib="$(cat "$texts"/calib/*.txt | wc -c)" -v ctx="$ctx" \
         -v windows="$windows" -v n_eval="$(ls "$texts"/eval/*.txt | wc -l)" -v n_calib="$(ls "$texts"/calib/*.txt | wc -l)" \
         -v prefill="$(cell dense prefill_tok_s "$out/first.tsv")" -v decode="$(cell dense decode_tok_s "$out/first.tsv")" \
         -v rounds=$rounds -v n_ff="$n_ff" -v n_embd="$n_embd" -v n_layer="$n_layer" -v traced=$trace_tokens -v epochs=$epochs \
@@ -309,16 +309,16 @@ announce() {
         function size(bytes) {return bytes < 1e9 ? sprintf("%.0f MB", bytes / 1e6) : sprintf("%.1f GB", bytes / 1e9)}
         function least(a, b) {return a < b ? a : b}
         BEGIN {
-            eval /= 3.5; calib /= 3.5 # characters a token
+            scored /= 3.5; calib /= 3.5 # characters a token
             if (windows != "") {
                 w = split(windows, range, "-") > 1 ? range[2] - range[1] + 1 : range[1]
-                eval = least(eval, ctx * n_eval * w); calib = least(calib, ctx * n_calib * w)
+                scored = least(scored, ctx * n_eval * w); calib = least(calib, ctx * n_calib * w)
             }
             traced = least(traced, calib)
             continued = 240 / decode # five prompts, 48 tokens
             token = (wall - 2 * continued - 0.1) / (2 * ctx)
             if (token < 1 / prefill) token = 1 / prefill
-            seconds = 21 * (eval * token + continued)                                    # 16 models and the base five times
+            seconds = 21 * (scored * token + continued)                                    # 16 models and the base five times
             seconds += calib / prefill * 1.3 + traced / prefill                          # statistics, traces
             seconds += 6 * n_layer * traced * epochs * (n_embd + n_ff) * n_embd / 6 / 2e10   # predictors
             seconds += 60 * heal

@@ -5,10 +5,11 @@
  * One thread by default; its times are the process's own processor time, so that a busy machine matters little.  Times
  * of several threads are those of the clock, times their number.  The model is its own teacher; the layers' values are
  * kept for the backward pass.  Operations are multiplies and adds of products with weight matrices, of the head's too,
- * and of attention's causal half.  Rates: the training pass's own kernel (dw_train_rate, all threads, before and after all
- * steps); OpenBLAS's sgemm (1024 x 1024 x 1024, one thread, before each step); and, where oneDNN was installed when this
- * was built, its products in BF16 of a step's own matrices and of large ones (bench_peer_gemm.h, all threads, before
- * each step). */
+ * and of attention's causal half.  Rates:
+ *   - the training pass's own kernel (dw_train_rate, all threads, before and after all steps);
+ *   - OpenBLAS's sgemm (1024 x 1024 x 1024, one thread, before each step);
+ *   - where oneDNN is installed, its products in BF16 of a step's own matrices and of large ones (bench_peer_gemm.h,
+ *     all threads, before each step).  On several threads OMP_WAIT_POLICY=active can make these faster. */
 #include "bench_peer_gemm.h"
 #include "kit/blas.h"
 #include "model/optimizer.h"
@@ -64,11 +65,12 @@ static double median(double *x, int n) {
     return x[n / 2];
 }
 
-/* The rate of oneDNN's products, of all threads; and of a step, of one. */
+/* Rates: oneDNN's of all threads, the step's of one. */
 static void report_peer(const char *what, double *rate, int n, int n_threads, double step) {
     const double middle = median(rate, n) / n_threads; // sorts
     if (middle == 0) return;
-    printf("oneDNN's BF16 products %s: %.0f (%.0f to %.0f) GFLOP/s a thread: a step reaches %.2f of it (%.2f of the best)\n",
+    printf("oneDNN's BF16 products %s: %.0f (%.0f to %.0f) GFLOP/s a thread: a step reaches %.2f of it (%.2f of the "
+           "best)\n",
            what, middle / 1e9, rate[0] / n_threads / 1e9, rate[n - 1] / n_threads / 1e9, step / middle,
            step / rate[n - 1] * n_threads);
 }
@@ -115,7 +117,7 @@ int main(int argc, char **argv) {
     static times t;
     dw_parameters p = {0};
     dw_model *m = dw_model_open(argv[1], &err);
-    peer_gemm *peer = m ? peer_gemm_new(m, n_seq * N_CTX, N_CTX, n_threads) : NULL; // before the pool places its threads
+    peer_gemm *peer = m ? peer_gemm_new(m, n_seq * N_CTX, N_CTX, n_threads) : NULL;
     dw_pool *pool = dw_pool_new(n_threads, &err);
     const dw_session_options so = {.pool = pool, .n_ctx = N_CTX, .n_batch = 1};
     dw_session *s = m ? dw_session_new(m, &so, &err) : NULL, *ts = m ? dw_session_new(m, &so, &err) : NULL;
@@ -146,8 +148,8 @@ int main(int argc, char **argv) {
         at[4] = seconds_now(n_threads);
         if (i < 0) continue;
         t.teacher[i] = at[1] - at[0], t.forward[i] = at[2] - at[1], t.backward[i] = at[3] - at[2],
-        t.adamw[i] = at[4] - at[3], t.gemm[i] = gemm, t.peer[i] = rate,
-        t.square[i] = square;
+        t.adamw[i] = at[4] - at[3], t.gemm[i] = gemm;
+        t.peer[i] = rate, t.square[i] = square;
     }
     t.rate[1] = dw_train_rate(train);
     report(m, &t, n, (double)n_seq * N_CTX, n_threads);

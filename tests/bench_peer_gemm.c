@@ -1,17 +1,18 @@
 /* bench_peer_gemm.c - oneDNN's matrix products (bench_peer_gemm.h). */
 #include "bench_peer_gemm.h"
 
-#if __has_include(<dnnl.h>)
+#if defined(HAS_DNNL)
 #include <dnnl.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+void omp_set_num_threads(int n); // oneDNN's threads are OpenMP's
 
 enum { MATRICES = 6, KINDS = 3, SIDE = 4096 };
 
 /* C (m, n) = A (m, k) B (k, n) */
 typedef struct multiplication {
-    int m, n, k, times; // of a step's share
+    int m, n, k, times; // in a step
     dnnl_primitive_t primitive;
     dnnl_memory_t a, b, c;
 } multiplication;
@@ -75,10 +76,11 @@ peer_gemm *peer_gemm_new(const dw_model *m, int n_tokens, int n_rows, int n_thre
     const dw_hparams *hp = dw_model_hparams(m);
     const int d = hp->n_embd, q = hp->n_head[0] * hp->head_dim, kv = hp->n_head_kv[0] * hp->head_dim, ff = hp->n_ff[0],
               layers = hp->n_layer, chunks = n_tokens / n_rows;
-    const size_t widest = larger(larger((size_t)d, (size_t)q), (size_t)ff), n = (size_t)n_tokens, v = (size_t)hp->n_vocab;
+    const size_t widest = larger(larger((size_t)d, (size_t)q), (size_t)ff), n = (size_t)n_tokens,
+                 v = (size_t)hp->n_vocab;
     const size_t step = larger(larger(n * widest, widest * widest), larger((size_t)n_rows, (size_t)d) * v),
                  most = larger(step, (size_t)SIDE * SIDE);
-    if (dnnl_get_effective_cpu_isa() < dnnl_cpu_isa_avx512_core_bf16) return NULL;
+    if ((dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) != dnnl_cpu_isa_avx512_core_bf16) return NULL;
     peer_gemm *p = calloc(1, sizeof *p);
     check(p ? dnnl_success : dnnl_out_of_memory, "get memory");
     omp_set_num_threads(n_threads);

@@ -1,7 +1,7 @@
 /* kernels_gemm_int8_avx2.c - products with 8-bit inputs: AVX2, eight tokens a vector.
  *
  * VPMADDUBSW adds two products in 16 bits.  Of weights below 16 (four bits) eight such sums still fit, below 32 four,
- * below 64 two; VPMADDWD makes 32 bits of them.  Sums of larger weights become 32 bits wide one by one.  Q8_0 and IQ4_NL stay signed
+ * below 64 two; VPMADDWD makes 32 bits of them.  Q8_0 and IQ4_NL stay signed; their sums become 32 bits wide one by one
  * (kernels_weights_avx2.h). */
 #if defined(__x86_64__)
 #include "backends/kernels_gemm_int8.h"
@@ -15,9 +15,8 @@ enum { LANES = 8 };
 typedef __m256 vf;
 typedef int32_t vi __attribute__((vector_size(32)));
 
-INLINE bool is_wide(dw_qtype type) { return is_signed(type); } // sums of 32 bits
 INLINE bool has_four_bits(dw_qtype type) { return type == DW_Q4_0 || type == DW_Q4_1 || type == DW_Q4_K; }
-#define WORDS(type) (type == DW_Q6_K ? 2 : has_scale_of_16(type) || !(has_four_bits(type) || is_wide(type)) ? 4 : 8)
+#define WORDS(type) (type == DW_Q6_K ? 2 : has_scale_of_16(type) || !(has_four_bits(type) || is_signed(type)) ? 4 : 8)
 #define ROWS(type) 4
 
 INLINE vf load(const float *p) { return _mm256_loadu_ps(p); }
@@ -28,7 +27,7 @@ INLINE vi load_ints(const void *p) { return (vi)_mm256_loadu_si256(p); }
 INLINE void store_ints(void *p, vi v) { _mm256_storeu_si256(p, (__m256i)v); }
 INLINE vi set1_ints(int x) { return (vi)_mm256_set1_epi32(x); }
 INLINE vi max_bits(vi a, vi b) { return (vi)_mm256_max_epu32((__m256i)a, (__m256i)b); }
-/* A register that is not loaded again for every use: gcc would save registers by it, but loads are the limit. */
+/* gcc would load tokens again for every row: 96 loads a block instead of 48. */
 INLINE vi kept(vi v) {
     __asm__("" : "+x"(v));
     return v;
@@ -42,12 +41,9 @@ INLINE vi add_dots(dw_qtype type, vi sum, vi u, vi q) {
     const __m256i one = _mm256_set1_epi16(1), x = (__m256i)q;
     __m256i w = (__m256i)u, y;
     /* Product and sum at once: left to itself, gcc computes all products first and keeps them on the stack. */
-    if (is_wide(type)) {
-        y = x;
-        if (is_signed(type)) {
-            y = _mm256_sign_epi8(y, w);
-            w = _mm256_abs_epi8(w);
-        }
+    if (is_signed(type)) {
+        y = _mm256_sign_epi8(x, w);
+        w = _mm256_abs_epi8(w);
         __asm__("vpmaddubsw %1, %2, %1\n\tvpmaddwd %3, %1, %1\n\tvpaddd %1, %0, %0"
                 : "+x"(sum), "+&x"(y) : "x"(w), "x"(one));
     } else
@@ -57,10 +53,10 @@ INLINE vi add_dots(dw_qtype type, vi sum, vi u, vi q) {
 
 /* The sum in 32 bits is added at the end of those in 16. */
 INLINE vi begin_dots(dw_qtype type, vi less, vi u, vi q) {
-    return is_wide(type) ? add_dots(type, less, u, q) : (vi)_mm256_maddubs_epi16((__m256i)u, (__m256i)q);
+    return is_signed(type) ? add_dots(type, less, u, q) : (vi)_mm256_maddubs_epi16((__m256i)u, (__m256i)q);
 }
 
-INLINE vi end_dots(dw_qtype type, vi sum, vi less) { return is_wide(type) ? sum : (vi)in_fours((__m256i)sum) + less; }
+INLINE vi end_dots(dw_qtype type, vi sum, vi less) { return is_signed(type) ? sum : (vi)in_fours((__m256i)sum) + less; }
 
 INLINE int offset_bits(dw_qtype type) {
     switch (type) {
