@@ -318,7 +318,7 @@ announce() {
             continued = 240 / decode # five prompts, 48 tokens
             token = (wall - 2 * continued - 0.1) / (2 * ctx)
             if (token < 1 / prefill) token = 1 / prefill
-            seconds = 21 * (scored * token + continued)                                    # 16 models and the base five times
+            seconds = 21 * (scored * token + continued)                                  # 16 models and the base five times
             seconds += calib / prefill * 1.3 + traced / prefill                          # statistics, traces
             seconds += 6 * n_layer * traced * epochs * (n_embd + n_ff) * n_embd / 6 / 2e10   # predictors
             seconds += 60 * heal

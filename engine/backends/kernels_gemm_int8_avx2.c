@@ -27,13 +27,14 @@ INLINE vi load_ints(const void *p) { return (vi)_mm256_loadu_si256(p); }
 INLINE void store_ints(void *p, vi v) { _mm256_storeu_si256(p, (__m256i)v); }
 INLINE vi set1_ints(int x) { return (vi)_mm256_set1_epi32(x); }
 INLINE vi max_bits(vi a, vi b) { return (vi)_mm256_max_epu32((__m256i)a, (__m256i)b); }
+INLINE vf to_float(vi v) { return _mm256_cvtepi32_ps((__m256i)v); }
+INLINE vi to_int(vf v) { return (vi)_mm256_cvtps_epi32(v); }
+
 /* gcc would load tokens again for every row: 96 loads a block instead of 48. */
 INLINE vi kept(vi v) {
     __asm__("" : "+x"(v));
     return v;
 }
-INLINE vf to_float(vi v) { return _mm256_cvtepi32_ps((__m256i)v); }
-INLINE vi to_int(vf v) { return (vi)_mm256_cvtps_epi32(v); }
 
 INLINE __m256i in_fours(__m256i twos) { return _mm256_madd_epi16(twos, _mm256_set1_epi16(1)); }
 
