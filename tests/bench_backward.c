@@ -6,12 +6,15 @@
  * of several threads are those of the clock, times their number.  The model is its own teacher; the layers' values are
  * kept for the backward pass.  Operations are multiplies and adds of products with weight matrices, of the head's too,
  * and of attention's causal half.  Rates:
- *   - the training pass's own kernel (dw_train_rate, all threads, before and after all steps);
+ *   - the inner loop alone (dw_train_rate, all threads, before and after all steps);
+ *   - the training pass's own whole products of a step's matrices (bench_own_gemm.h, all threads, before each step);
  *   - OpenBLAS's sgemm (1024 x 1024 x 1024, one thread, before each step);
  *   - where oneDNN is installed, its products in BF16 of a step's own matrices and of large ones (bench_peer_gemm.h,
  *     all threads, before each step).  On several threads OMP_WAIT_POLICY=active can make these faster. */
+#include "bench_own_gemm.h"
 #include "bench_peer_gemm.h"
 #include "kit/blas.h"
+#include "model/model.h"
 #include "model/optimizer.h"
 
 #include <cblas.h>
@@ -47,8 +50,6 @@ static void operations(const dw_model *m, double *layers, double *attention, dou
     *head = 2 * d * hp->n_vocab;
 }
 
-static bool any(dw_weight w) { return w != DW_W_DOWN_T; }
-
 static int compare(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -56,7 +57,7 @@ static int compare(const void *a, const void *b) {
 
 typedef struct times {
     double teacher[MOST], forward[MOST], backward[MOST], adamw[MOST]; // seconds of a thread
-    double gemm[MOST], peer[MOST], square[MOST]; // rates: sgemm's; oneDNN's of all threads, 0: none
+    double gemm[MOST], own[MOST], peer[MOST], square[MOST]; // rates: sgemm's; those of all threads, oneDNN's 0: none
     double rate[2]; // of all threads
 } times;
 
@@ -65,12 +66,11 @@ static double median(double *x, int n) {
     return x[n / 2];
 }
 
-/* Rates: oneDNN's of all threads, the step's of one. */
-static void report_peer(const char *what, double *rate, int n, int n_threads, double step) {
+/* Rates: of products by all threads, of the step by one. */
+static void report_products(const char *what, double *rate, int n, int n_threads, double step) {
     const double middle = median(rate, n) / n_threads; // sorts
     if (middle == 0) return;
-    printf("oneDNN's BF16 products %s: %.0f (%.0f to %.0f) GFLOP/s a thread: a step reaches %.2f of it (%.2f of the "
-           "best)\n",
+    printf("%s: %.0f (%.0f to %.0f) GFLOP/s a thread: a step reaches %.2f of it (%.2f of the best)\n",
            what, middle / 1e9, rate[0] / n_threads / 1e9, rate[n - 1] / n_threads / 1e9, step / middle,
            step / rate[n - 1] * n_threads);
 }
@@ -101,64 +101,99 @@ static void report(const dw_model *m, times *t, int n, double n_tokens, int n_th
     printf("%-20s %8.1f us/token %8.1f GFLOP/s  share %.2f, %.0f tokens/s\n", "a step", 1e6 * seconds / n_tokens,
            sum / seconds / 1e9, sum / seconds / gemm, n_threads * n_tokens / seconds);
     const double before = t->rate[0] / n_threads, after = t->rate[1] / n_threads;
-    printf("own kernel %.0f and %.0f GFLOP/s a thread: a step reaches %.2f and %.2f of it\n", before / 1e9, after / 1e9,
+    printf("inner loop %.0f and %.0f GFLOP/s a thread: a step reaches %.2f and %.2f of it\n", before / 1e9, after / 1e9,
            sum / seconds / before, sum / seconds / after);
-    report_peer("of a step's matrices", t->peer, n, n_threads, sum / seconds);
-    report_peer("of 4096 x 4096", t->square, n, n_threads, sum / seconds);
+    const double step = sum / seconds;
+    report_products("own products of a step's matrices", t->own, n, n_threads, step);
+    report_products("oneDNN's BF16 products of a step's matrices", t->peer, n, n_threads, step);
+    report_products("oneDNN's BF16 products of 4096 x 4096", t->square, n, n_threads, step);
+}
+
+typedef struct bench {
+    dw_model *model;
+    dw_pool *pool;
+    dw_session *session[2];
+    dw_train *teacher, *train;
+    dw_parameters p;
+    own_gemm *own;
+    peer_gemm *peer;
+    float *square; // three matrices of sgemm
+    int32_t *token;
+    int n_seq, n_threads;
+} bench;
+
+static bool any(dw_weight w) { return w != DW_W_DOWN_T; }
+
+static int start(bench *b, const char *path, dw_err *err) {
+    const int n = b->n_seq * N_CTX;
+    b->model = dw_model_open(path, err);
+    b->pool = dw_pool_new(b->n_threads, err);
+    if (!b->model || !b->pool) return -1;
+    const dw_session_options so = {.pool = b->pool, .n_ctx = N_CTX, .n_batch = 1};
+    for (int i = 0; i < 2; i++)
+        if (!(b->session[i] = dw_session_new(b->model, &so, err))) return -1;
+    b->teacher = dw_train_new(b->session[0], &(dw_train_options){.n_seq = b->n_seq, .forward_only = true}, err);
+    b->train = dw_train_new(b->session[1], &(dw_train_options){.n_seq = b->n_seq, .keep_values = true}, err);
+    b->own = own_gemm_new(&b->model->net, b->pool, n, N_CTX, err);
+    b->peer = peer_gemm_new(&b->model->net, n, N_CTX, b->n_threads);
+    b->square = dw_alloc(3 * GEMM * GEMM, sizeof *b->square, "matrices", err);
+    b->token = dw_alloc((size_t)n, sizeof *b->token, "tokens", err);
+    if (!b->teacher || !b->train || !b->own || !b->square || !b->token) return -1;
+    for (int i = 0; i < n; i++)
+        b->token[i] = (int32_t)(dw_splitmix((uint64_t)i) % (uint64_t)dw_model_hparams(b->model)->n_vocab);
+    return dw_parameters_new(&b->p, b->session[1], &(dw_trained){.wanted = any}, err);
+}
+
+/* A lap: the rates of products, then step i; the step before the first warms up. */
+static int lap(bench *b, int i, times *t, dw_err *err) {
+    double at[5];
+    dw_loss_sums sums = {0};
+    const double gemm = gemm_rate(b->square, b->square + GEMM * GEMM, b->square + 2 * GEMM * GEMM);
+    const double own = own_gemm_rate(b->own), peer = b->peer ? peer_gemm_rate(b->peer) : 0,
+                 square = b->peer ? peer_gemm_square_rate(b->peer) : 0;
+    dw_parameters_zero_gradients(&b->p);
+    at[0] = seconds_now(b->n_threads);
+    if (dw_train_forward(b->teacher, b->token, b->n_seq, err)) return -1;
+    at[1] = seconds_now(b->n_threads);
+    if (dw_train_forward(b->train, b->token, b->n_seq, err)) return -1;
+    at[2] = seconds_now(b->n_threads);
+    dw_train_backward(b->train, &(dw_loss){.teacher = b->teacher}, 1.0 / (b->n_seq * N_CTX), b->p.gradients, &sums);
+    at[3] = seconds_now(b->n_threads);
+    dw_adamw_step(&b->p, &(dw_adamw){.rate = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1},
+                  (uint64_t)(i + 2), b->pool);
+    at[4] = seconds_now(b->n_threads);
+    if (i < 0) return 0;
+    t->teacher[i] = at[1] - at[0], t->forward[i] = at[2] - at[1], t->backward[i] = at[3] - at[2];
+    t->adamw[i] = at[4] - at[3];
+    t->gemm[i] = gemm, t->own[i] = own, t->peer[i] = peer, t->square[i] = square;
+    return 0;
+}
+
+static void end(bench *b) {
+    dw_parameters_release(&b->p);
+    dw_train_free(b->train), dw_train_free(b->teacher);
+    dw_session_free(b->session[0]), dw_session_free(b->session[1]);
+    own_gemm_free(b->own);
+    peer_gemm_free(b->peer);
+    dw_model_close(b->model);
+    dw_pool_free(b->pool);
+    free(b->square), free(b->token);
 }
 
 int main(int argc, char **argv) {
     kit_blas_start(argv);
-    const int n_seq = argc > 2 ? atoi(argv[2]) : 4, n = argc > 3 ? atoi(argv[3]) : 5,
-              n_threads = argc > 4 ? atoi(argv[4]) : 1;
-    if (argc < 2 || n_seq < 1 || n < 1 || n > MOST || n_threads < 1)
+    bench b = {.n_seq = argc > 2 ? atoi(argv[2]) : 4, .n_threads = argc > 4 ? atoi(argv[4]) : 1};
+    const int n = argc > 3 ? atoi(argv[3]) : 5;
+    if (argc < 2 || b.n_seq < 1 || n < 1 || n > MOST || b.n_threads < 1)
         return fputs("usage: bench_backward M.gguf [WINDOWS [STEPS [THREADS]]]\n", stderr), 2;
     dw_err err = {0};
     static times t;
-    dw_parameters p = {0};
-    dw_model *m = dw_model_open(argv[1], &err);
-    peer_gemm *peer = m ? peer_gemm_new(m, n_seq * N_CTX, N_CTX, n_threads) : NULL;
-    dw_pool *pool = dw_pool_new(n_threads, &err);
-    const dw_session_options so = {.pool = pool, .n_ctx = N_CTX, .n_batch = 1};
-    dw_session *s = m ? dw_session_new(m, &so, &err) : NULL, *ts = m ? dw_session_new(m, &so, &err) : NULL;
-    dw_train *train = s ? dw_train_new(s, &(dw_train_options){.n_seq = n_seq, .keep_values = true}, &err) : NULL;
-    dw_train *teacher = ts ? dw_train_new(ts, &(dw_train_options){.n_seq = n_seq, .forward_only = true}, &err) : NULL;
-    float *a = calloc(3 * GEMM * GEMM, sizeof *a);
-    int32_t *token = malloc((size_t)n_seq * N_CTX * sizeof *token);
-    if (!train || !teacher || !a || !token || dw_parameters_new(&p, s, &(dw_trained){.wanted = any}, &err))
-        return fprintf(stderr, "bench_backward: %s\n", err.text), 1;
-    for (int i = 0; i < n_seq * N_CTX; i++)
-        token[i] = (int32_t)(dw_splitmix((uint64_t)i) % (uint64_t)dw_model_hparams(m)->n_vocab);
-    t.rate[0] = dw_train_rate(train);
-    for (int i = -1; i < n; i++) { // the first step warms up
-        double at[5];
-        dw_loss_sums sums = {0};
-        const double gemm = gemm_rate(a, a + GEMM * GEMM, a + 2 * GEMM * GEMM);
-        const double rate = peer ? peer_gemm_rate(peer) : 0, square = peer ? peer_gemm_square_rate(peer) : 0;
-        dw_parameters_zero_gradients(&p);
-        at[0] = seconds_now(n_threads);
-        if (dw_train_forward(teacher, token, n_seq, &err)) return fprintf(stderr, "bench_backward: %s\n", err.text), 1;
-        at[1] = seconds_now(n_threads);
-        dw_train_forward(train, token, n_seq, &err);
-        at[2] = seconds_now(n_threads);
-        dw_train_backward(train, &(dw_loss){.teacher = teacher}, 1.0 / (n_seq * N_CTX), p.gradients, &sums);
-        at[3] = seconds_now(n_threads);
-        dw_adamw_step(&p, &(dw_adamw){.rate = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1},
-                      (uint64_t)(i + 2), pool);
-        at[4] = seconds_now(n_threads);
-        if (i < 0) continue;
-        t.teacher[i] = at[1] - at[0], t.forward[i] = at[2] - at[1], t.backward[i] = at[3] - at[2],
-        t.adamw[i] = at[4] - at[3], t.gemm[i] = gemm;
-        t.peer[i] = rate, t.square[i] = square;
-    }
-    t.rate[1] = dw_train_rate(train);
-    report(m, &t, n, (double)n_seq * N_CTX, n_threads);
-    dw_parameters_release(&p);
-    dw_train_free(train), dw_train_free(teacher);
-    dw_session_free(s), dw_session_free(ts);
-    dw_model_close(m);
-    dw_pool_free(pool);
-    peer_gemm_free(peer);
-    free(a), free(token);
+    int status = start(&b, argv[1], &err);
+    if (!status) t.rate[0] = dw_train_rate(b.train);
+    for (int i = -1; !status && i < n; i++) status = lap(&b, i, &t, &err);
+    if (status) return fprintf(stderr, "bench_backward: %s\n", err.text), 1;
+    t.rate[1] = dw_train_rate(b.train);
+    report(b.model, &t, n, (double)b.n_seq * N_CTX, b.n_threads);
+    end(&b);
     return 0;
 }

@@ -8,7 +8,7 @@
 
 void omp_set_num_threads(int n); // oneDNN's threads are OpenMP's
 
-enum { MATRICES = 6, KINDS = 3, SIDE = 4096 };
+enum { KINDS = 3, SIDE = 4096 };
 
 /* C (m, n) = A (m, k) B (k, n) */
 typedef struct multiplication {
@@ -20,7 +20,7 @@ typedef struct multiplication {
 struct peer_gemm {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    multiplication of[MATRICES * KINDS], square;
+    multiplication of[STEP_MATRICES * KINDS], square;
     int n;
     void *a, *b, *c; // memory of the largest
 };
@@ -55,12 +55,12 @@ static multiplication make(const peer_gemm *p, multiplication j, bool a_turned, 
     return j;
 }
 
-/* W (n_out, n_in) with n vectors, `share` times. */
-static void add_matrix(peer_gemm *p, int n_out, int n_in, int n, int share) {
-    if (!n_out || !n_in) return;
-    p->of[p->n++] = make(p, (multiplication){.m = n, .n = n_out, .k = n_in, .times = 2 * share}, false, true);
-    p->of[p->n++] = make(p, (multiplication){.m = n, .n = n_in, .k = n_out, .times = share}, false, false);
-    p->of[p->n++] = make(p, (multiplication){.m = n_out, .n = n_in, .k = n, .times = share}, true, false);
+/* The forward product counts twice: teacher and net. */
+static void add_matrix(peer_gemm *p, const step_matrix *s) {
+    const int n = s->n, n_out = s->n_out, n_in = s->n_in;
+    p->of[p->n++] = make(p, (multiplication){.m = n, .n = n_out, .k = n_in, .times = 2 * s->times}, false, true);
+    p->of[p->n++] = make(p, (multiplication){.m = n, .n = n_in, .k = n_out, .times = s->times}, false, false);
+    p->of[p->n++] = make(p, (multiplication){.m = n_out, .n = n_in, .k = n, .times = s->times}, true, false);
 }
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
@@ -72,14 +72,20 @@ static void *numbers(size_t n) {
     return x;
 }
 
-peer_gemm *peer_gemm_new(const dw_model *m, int n_tokens, int n_rows, int n_threads) {
-    const dw_hparams *hp = dw_model_hparams(m);
-    const int d = hp->n_embd, q = hp->n_head[0] * hp->head_dim, kv = hp->n_head_kv[0] * hp->head_dim, ff = hp->n_ff[0],
-              layers = hp->n_layer, chunks = n_tokens / n_rows;
-    const size_t widest = larger(larger((size_t)d, (size_t)q), (size_t)ff), n = (size_t)n_tokens,
-                 v = (size_t)hp->n_vocab;
-    const size_t step = larger(larger(n * widest, widest * widest), larger((size_t)n_rows, (size_t)d) * v),
-                 most = larger(step, (size_t)SIDE * SIDE);
+/* Values of the largest matrix. */
+static size_t most_values(const step_matrix *of, int n) {
+    size_t most = (size_t)SIDE * SIDE;
+    for (const step_matrix *s = of; s < of + n; s++) {
+        const size_t in = (size_t)s->n_in, out = (size_t)s->n_out;
+        most = larger(most, larger(in * out, (size_t)s->n * larger(in, out)));
+    }
+    return most;
+}
+
+peer_gemm *peer_gemm_new(const dw_net *net, int n_tokens, int n_rows, int n_threads) {
+    step_matrix of[STEP_MATRICES];
+    const int n = step_matrices(net, n_tokens, n_rows, of);
+    const size_t most = most_values(of, n);
     if ((dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) != dnnl_cpu_isa_avx512_core_bf16) return NULL;
     peer_gemm *p = calloc(1, sizeof *p);
     check(p ? dnnl_success : dnnl_out_of_memory, "get memory");
@@ -90,12 +96,7 @@ peer_gemm *peer_gemm_new(const dw_model *m, int n_tokens, int n_rows, int n_thre
     check(p->a && p->b && p->c ? dnnl_success : dnnl_out_of_memory, "get memory");
     check(dnnl_engine_create(&p->engine, dnnl_cpu, 0), "start");
     check(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags), "start");
-    add_matrix(p, q, d, n_tokens, layers);
-    add_matrix(p, kv, d, n_tokens, 2 * layers);
-    add_matrix(p, d, q, n_tokens, layers);
-    add_matrix(p, ff, d, n_tokens, 2 * layers);
-    add_matrix(p, d, ff, n_tokens, layers);
-    add_matrix(p, hp->n_vocab, d, n_rows, chunks);
+    for (int i = 0; i < n; i++) add_matrix(p, &of[i]);
     p->square = make(p, (multiplication){.m = SIDE, .n = SIDE, .k = SIDE}, false, false);
     peer_gemm_rate(p), peer_gemm_square_rate(p); // warms up
     return p;
@@ -138,8 +139,8 @@ void peer_gemm_free(peer_gemm *p) {
 }
 
 #else
-peer_gemm *peer_gemm_new(const dw_model *m, int n_tokens, int n_rows, int n_threads) {
-    (void)m, (void)n_tokens, (void)n_rows, (void)n_threads;
+peer_gemm *peer_gemm_new(const dw_net *net, int n_tokens, int n_rows, int n_threads) {
+    (void)net, (void)n_tokens, (void)n_rows, (void)n_threads;
     return NULL;
 }
 double peer_gemm_rate(peer_gemm *p) { return (void)p, 0; }

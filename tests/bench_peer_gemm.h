@@ -4,14 +4,12 @@
 #ifndef BENCH_PEER_GEMM_H
 #define BENCH_PEER_GEMM_H
 
-#include "engine.h"
+#include "bench_own_gemm.h"
 
 typedef struct peer_gemm peer_gemm;
 
-/* The products of a step: of the first layer's matrices with n_tokens tokens, and of the head's with n_rows rows at a
- * time.  Every matrix is multiplied four times: y = x W^T of teacher and net, dx = dy W, dW = dy^T x.  Inputs lie in
- * BF16, row-major.  NULL also where oneDNN cannot multiply BF16. */
-peer_gemm *peer_gemm_new(const dw_model *m, int n_tokens, int n_rows, int n_threads);
+/* The products of step_matrices.  Inputs lie in BF16, row-major.  NULL also where oneDNN cannot multiply BF16. */
+peer_gemm *peer_gemm_new(const dw_net *net, int n_tokens, int n_rows, int n_threads);
 /* Multiplies and adds a second, of all threads: over all these products, or of one product of 4096 x 4096 x 4096. */
 double peer_gemm_rate(peer_gemm *p);
 double peer_gemm_square_rate(peer_gemm *p);
