@@ -131,6 +131,12 @@ static void print_gate(const dw_model *m) {
            n_predictors);
 }
 
+static double tensor_bytes(const dw_gguf *g) {
+    double bytes = 0;
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) bytes += (double)dw_gguf_tensor(g, i)->n_bytes;
+    return bytes;
+}
+
 static void print_summary(const dw_model *m) {
     const dw_hparams *hp = dw_model_hparams(m);
     const dw_gguf *g = dw_model_gguf(m);
@@ -141,8 +147,8 @@ static void print_summary(const dw_model *m) {
     inspect_text(name, 0);
     printf("\n%-18s%s\n", "architecture", hp->arch);
     if (dw_gguf_find(g, DW_KEY_FFN_ACTIVATION)) printf("%-18s%s\n", "activation", dw_model_activation(m));
-    printf("%-18s%.0f (%s, %.3f bits per weight)\n", "file bytes", n_bytes, show_bytes(n_bytes).text,
-           8 * n_bytes / n_params);
+    printf("%-18s%.0f (%s)\n", "file bytes", n_bytes, show_bytes(n_bytes).text);
+    printf("%-18s%.3f\n", "bits per weight", 8 * tensor_bytes(g) / n_params);
     printf("%-18s%.0f (%.2f M)\n", "parameters", n_params, n_params / 1e6);
     printf("%-18s%zu (%s)\n", "bytes per token", dw_model_bytes_per_token(m),
            show_bytes((double)dw_model_bytes_per_token(m)).text);

@@ -29,6 +29,7 @@
 #include "experiments/sweep/sweep.h"
 #include "formats/ffn_gated.h"
 #include "kit/blas.h"
+#include "kit/lineage.h"
 #include "kit/talk.h"
 #include "kit/tsv.h"
 
@@ -225,13 +226,34 @@ static int read_texts(shrink *s, dw_err *err) {
 
 /* ---- the model -------------------------------------------------------------------------------------------------- */
 
+/* The most that the lineage of FILE grows by: mostly hashes of what cut and requant read of texts, and of all that heal
+ * reads (kit/lineage.h), where a token has at least one byte. */
+static double lineage_bytes(const shrink *s) {
+    const double steps = 8192;
+    double bytes = steps;
+    for (size_t i = 0; i < s->texts.n_text; i++) {
+        const size_t n_read = (size_t)calib_n_windows(&s->texts.text[i]) * (size_t)o.n_ctx;
+        struct stat st;
+        if (s->use[i] != CALIBRATES) continue;
+        bytes += (double)lineage_blocks_bytes(n_read) * (s->work.mixture ? 2 : 1);
+        if (o.heal_minutes > 0 && !stat(o.texts.item[i], &st))
+            bytes += (double)lineage_blocks_bytes((size_t)st.st_size);
+    }
+    return bytes;
+}
+
+/* What FILE has beside its tensors, such as the vocabulary. */
+static double keys_bytes(const shrink *s) {
+    struct stat st;
+    const double keys = stat(s->path, &st) ? 0 : (double)st.st_size - shrink_bytes(&s->work, NULL, 1);
+    return lineage_bytes(s) + (keys > 0 && dw_split_count(s->path) <= 1 ? keys : 0);
+}
+
 /* The share of neurons that is kept, and what the result will be near to in bytes. */
 static int choose_size(shrink *s, dw_err *err) {
     shrink_work *w = &s->work;
     const dw_gguf *g = dw_model_gguf(s->model);
-    struct stat st;
-    double keys = stat(s->path, &st) ? 0 : (double)st.st_size - shrink_bytes(w, NULL, 1); // with vocabulary
-    if (keys < 0 || dw_split_count(s->path) > 1) keys = 0;
+    const double keys = keys_bytes(s);
     char types[KIT_TYPES_WORDS];
     kit_types_words(types, w->mixture ? w->mixture->name : "", o.output_type);
     const double uncut = shrink_bytes(w, w->mixture, 1) + keys;
@@ -268,7 +290,7 @@ static int open_model(shrink *s, dw_err *err) {
     if (o.heal_minutes > 0 && narrow_type(s->model))
         return dw_fail(err, "'%s' is %s, and --heal-minutes needs 16 or 32 bits; give the model in 16 bits", s->path,
                        narrow_type(s->model));
-    return choose_size(s, err);
+    return 0;
 }
 
 /* ---- the grid --------------------------------------------------------------------------------------------------- */
@@ -323,7 +345,7 @@ static void put_rank(char **to, const shrink *s, const words *w, const char *met
     const bool is_random = !strcmp(metric, "random");
     dw_append(to, err, "rank -m %s%s --metric %s", w->model, is_random ? " --seed 1" : " -s $stats", metric);
     if (o.bytes)
-        dw_append(to, err, " --bytes %zu", o.bytes);
+        dw_append(to, err, " --bytes %.0f", (double)o.bytes - lineage_bytes(s)); // rank does not know what heal adds
     else
         dw_append(to, err, " --rate %.6g", o.rate);
     if (widths_fit(s, is_random))
@@ -543,6 +565,13 @@ static int copy_file(const char *from, const char *to, dw_err *err) {
     return rc;
 }
 
+static void warn_of_size(void) {
+    struct stat st;
+    if (o.bytes && !stat(o.out, &st) && (size_t)st.st_size > o.bytes)
+        warn("'%s' has %zu bytes, %zu more than --bytes; give fewer", o.out, (size_t)st.st_size,
+             (size_t)st.st_size - o.bytes);
+}
+
 static int take_result(shrink *s, dw_err *err) {
     tsv_table t;
     if (tsv_read(&t, s->rows, err)) return -1;
@@ -632,7 +661,7 @@ static int prepare(shrink *s, dw_err *err) {
     s->grid = dw_format(err, "%s.shrink/shrink.grid", o.out);
     s->rows = dw_format(err, "%s.shrink/rows.tsv", o.out);
     if (!s->dir || !s->grid || !s->rows) return -1;
-    if (open_model(s, err) || read_texts(s, err) || write_grid(s, err) || tell(s, err)) return -1;
+    if (open_model(s, err) || read_texts(s, err) || choose_size(s, err) || write_grid(s, err) || tell(s, err)) return -1;
     return 0;
 }
 
@@ -656,6 +685,7 @@ static int make(shrink *s, dw_err *err) {
     const int status = run_sweep(s, err);
     if (status < 0 || take_result(s, err)) return -1;
     const int table = run_program("table", (const char *[]){s->rows, NULL}, 1, err);
+    warn_of_size();
     say("'%s' is %s of this table; '%s' has the rows and everything that made them", o.out, s->result, s->dir);
     if (s->work.control) say("verdicts compare rows of one type; whether fewer bits are better, the control shows");
     if (o.clean) clean_folder(s);

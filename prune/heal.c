@@ -30,7 +30,7 @@
 
 enum { LORA_RANK = 16 }; // as in the table of options
 enum { BY_RECIPE = -1 }; // no value was given
-enum { MAX_TEXT_BYTES = 1 << 30, MOST_BLOCK_TOKENS = 1 << 21 };
+enum { MAX_TEXT_BYTES = 1 << 30 };
 
 /* ---- what is trained ------------------------------------------------------------------------------------------- */
 
@@ -662,9 +662,8 @@ static int write_tensor(const run *r, kit_stream *s, const dw_tensor *t, dw_err 
                              err);
 }
 
-/* A text with millions of tokens would make the file larger than the model, so only its hash is stored. */
 static int stamp_text(lineage *l, const distil_text *t, dw_err *err) {
-    char *blocks = t->n > MOST_BLOCK_TOKENS ? dw_strdup("", err) : lineage_blocks(t->id, t->n, err);
+    char *blocks = lineage_blocks(t->id, t->n, err);
     const int rc = blocks ? lineage_text_blocks(l, t->name, t->sha256, blocks, t->n, err) : -1;
     free(blocks);
     return rc;

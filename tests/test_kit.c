@@ -4,6 +4,7 @@
 #include "kit/blas.h"
 #include "kit/kit_own.h"
 #include "kit/lineage.h"
+#include "kit/stats.h"
 #include "kit/tsv.h"
 
 #include <stdlib.h>
@@ -588,6 +589,26 @@ static void leaks(void) {
     dw_gguf_close(g);
 }
 
+/* Of a million tokens every 12th block and the two after it are kept: runs of (12 + 2) 16 + 15 tokens cover three. */
+static void leaks_of_long_texts(void) {
+    enum { N = 1000000, PART = 4096, RUN = 239 };
+    dw_err err = {0};
+    int32_t *ids = malloc(N * sizeof *ids), other[PART];
+    REQUIRE(ids);
+    for (int i = 0; i < N; i++) ids[i] = (int32_t)(dw_splitmix((uint64_t)i) % 50000);
+    char *blocks = lineage_blocks(ids, N, &err);
+    CHECK(blocks && strlen(blocks) <= lineage_blocks_bytes(N) && lineage_blocks_bytes(N) == 8 << 14, "%s", err.text);
+    kit_stats_text text = {.blocks = blocks, .sha256 = "1"};
+    for (int k = 0; blocks && k < 40; k++) {
+        const size_t from = dw_splitmix((uint64_t)k) % (N - RUN), to = dw_splitmix((uint64_t)~k) % (PART - RUN);
+        size_t which;
+        for (int i = 0; i < PART; i++) other[i] = -1 - i;
+        memcpy(other + to, ids + from, RUN * sizeof *ids);
+        CHECK(lineage_shared_run(&text, 1, zeros, other, PART, &which, &err) >= 48, "from %zu to %zu", from, to);
+    }
+    free(blocks), free(ids);
+}
+
 /* A model file with these steps; opened. */
 static dw_gguf *with_steps(const char *name, const char *const *steps, size_t n) {
     const char *path = test_file(name);
@@ -809,6 +830,7 @@ static const test_case cases[] = {
     {"processes that append together lose no row", append_together},
     {"the chain of a file is its parent's and its own step, as commands, and repeats bit for bit", chain},
     {"a text that shares 64 tokens with a calibration text is a leak, one that shares 47 is none", leaks},
+    {"of a long text a part of the hashes is kept, which finds long runs", leaks_of_long_texts},
     {"a forged lineage proposes tools that write models, base names and quoted words only", forged_lineage},
     {"a forged parent proposes no file elsewhere and no hidden one", forged_outputs},
     {"a damaged lineage is one sentence", bad_lineage},

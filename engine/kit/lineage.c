@@ -221,10 +221,20 @@ static uint32_t block_hash(const int32_t *ids) {
     return (uint32_t)(h >> 32);
 }
 
+size_t lineage_blocks_bytes(size_t n_tokens) {
+    return 8 * (n_tokens / BLOCK < LINEAGE_MOST_BLOCKS ? n_tokens / BLOCK : LINEAGE_MOST_BLOCKS);
+}
+
+/* The blocks of a long text that are kept are runs of LEAK_BLOCKS, evenly spaced. */
 char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err) {
-    const size_t n_block = n / BLOCK;
-    char *blocks = dw_alloc(n_block * 8 + 1, 1, "the hashes of a text", err);
-    for (size_t i = 0; blocks && i < n_block; i++) snprintf(blocks + 8 * i, 9, "%08x", block_hash(ids + BLOCK * i));
+    const size_t n_all = n / BLOCK, n_runs = LINEAGE_MOST_BLOCKS / LEAK_BLOCKS;
+    const bool is_long = n_all > LINEAGE_MOST_BLOCKS;
+    const size_t n_kept = is_long ? n_runs * LEAK_BLOCKS : n_all;
+    char *blocks = dw_alloc(n_kept * 8 + 1, 1, "the hashes of a text", err);
+    for (size_t i = 0; blocks && i < n_kept; i++) {
+        const size_t at = is_long ? i / LEAK_BLOCKS * n_all / n_runs + i % LEAK_BLOCKS : i;
+        snprintf(blocks + 8 * i, 9, "%08x", block_hash(ids + BLOCK * at));
+    }
     return blocks;
 }
 

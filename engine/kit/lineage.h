@@ -19,8 +19,12 @@
  *   texts   calibration texts, also those of a teacher or of a source of weights; blocks has a 32-bit hash (8 digits)
  *           of each aligned run of 16 tokens
  * An evaluation text that contains three neighbouring blocks is reported as a leak.  A shared run of 63 tokens or more
- * always covers three blocks, wherever it begins; runs of 48 to 62 tokens may be reported, too. */
+ * always covers three blocks, wherever it begins; runs of 48 to 62 tokens may be reported, too.
+ *
+ * Of a text with more than LINEAGE_MOST_BLOCKS blocks (262,144 tokens) three neighbouring blocks in every n / 5,461
+ * tokens are kept, 128 KB in all: of 10 million tokens a shared run of 1,900 is always found, a shorter one by chance. */
 typedef struct lineage lineage;
+enum { LINEAGE_MOST_BLOCKS = 1 << 14 };
 
 /* Fails if the file has a lineage that cannot be read, or that no further step fits into.  Call it when the file is
  * opened, so that a program does not fail after its work. */
@@ -32,7 +36,8 @@ int lineage_input(lineage *l, const char *path, dw_err *err); // hashes the file
 int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err); // the hash is known
 int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err); // "" or NULL: unknown, not stored
 int lineage_unnamed_data(lineage *l, const char *path, dw_err *err); // the fact unnamed_data
-char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err); // 8 hex digits for each whole run of 16 tokens; free()
+char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err); // 8 hex digits for each block that is kept; free()
+size_t lineage_blocks_bytes(size_t n_tokens); // their length, at most
 /* Adds a calibration text: the hash of its file, the blocks of its n tokens. */
 int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err);
 struct kit_stats_text;
