@@ -204,7 +204,8 @@ static const opt_program program = {
              "--lr.\n"
              "\n"
              "The last windows of the texts are held out.  After each tenth of the run their KL(teacher || student) is "
-             "measured.  The values with the lowest are written, and a run that does not lower it any more stops early.\n"
+             "measured.  The values with the lowest are written (those of before, where none is as low), and a run that does "
+             "not lower it any more stops early.\n"
              "\n"
              "With --activation relu the model learns to do with another activation.  Upstream llama.cpp cannot run such a "
              "file: it computes with the architecture's own.  --sparsity asks for more neurons that are 0.\n"
@@ -212,8 +213,8 @@ static const opt_program program = {
              "At the end a line tells the speed of the steps, as a share of what the machine's matrix products allow: "
              "their rate is measured, in BF16 where the CPU multiplies it.\n"
              "\n"
-             "OUT.checkpoint is written every few minutes.  When a run has ended early, also by kill -9, the same "
-             "command goes on from it.  With --tokens the result is then the same, bit for bit, as that of an "
+             "OUT.checkpoint is written every few minutes, and at Ctrl-C or SIGTERM after the current step.  When a run has "
+             "ended early, also by kill -9, the same command goes on from it.  With --tokens the result is then the same, bit for bit, as that of an "
              "uninterrupted run.",
     .example = "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --tokens 2e6\n"
                "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --minutes 10 --train ffn\n"
@@ -786,10 +787,13 @@ static int report(run *r, dw_err *err) {
     return 0;
 }
 
+/* Every few minutes, and when a signal asks the run to end. */
 static int save(run *r, dw_err *err) {
-    if (dw_now() - r->saved < 60 * o.checkpoint || schedule_ends(&r->d.plan)) return 0;
+    const int sig = signals_noted();
+    if (!sig && (dw_now() - r->saved < 60 * o.checkpoint || schedule_ends(&r->d.plan))) return 0;
     if (distil_save(&r->d, r->checkpoint, r->identity, err)) return -1;
     say_if_interrupted(r->checkpoint);
+    if (sig) signals_end(sig);
     r->saved = dw_now();
     schedule_clock(&r->d.plan, r->saved - r->began, 0);
     return 0;
@@ -827,6 +831,14 @@ static void end_run(run *r) {
     if (!p->patience) return;
     if (schedule_done(p) < 1)
         say("stopped early: the held-out loss has not fallen in %d tenths of the run (--patience)", p->patience);
+    if (r->d.first_held_out < p->best) {
+        dw_parameters_restore(&r->d.p);
+        warn("no measured loss is lower than that before the first step, so '%s' has the weights of before%s%s; try a "
+             "smaller --lr",
+             o.out, o.as ? ", as " : "", o.as ? o.as : "");
+        r->held_out = r->d.first_held_out;
+        return;
+    }
     if (p->best_step < p->steps) {
         distil_take_best(&r->d);
         say("the values after step %llu win, whose held-out loss is the lowest of those measured",
@@ -843,12 +855,14 @@ static int learn(run *r, dw_err *err) {
     p->budget -= r->saved - r->started; // reading models and texts took part of the minutes
     int rc = measure_start(r, err);
     progress_step(bar, tokens_of(r));
+    signals_hold("the current step is finished and stored; a second time ends it at once");
     while (!rc && !schedule_ends(p)) {
         rc = step(r, err);
         if (!rc) rc = report(r, err);
         if (!rc) rc = save(r, err);
         if (!rc) progress_step(bar, (double)o.batch * o.n_ctx);
     }
+    signals_hold(NULL);
     if (!rc && r->measured != p->steps) rc = report(r, err); // a checkpoint took the time of the next step
     progress_end(bar);
     if (!rc) end_run(r);

@@ -9,7 +9,8 @@
  *
  * The best.  After each tenth of the run the held-out loss is measured.  The values of the lowest one win.  After
  * `patience` measurements in a row that are not below the lowest, the run stops (Prechelt 1998, "Early stopping - but
- * when?").  The loss before the first step does not count, because a high rate raises the loss at the beginning. */
+ * when?").  There the loss before the first step does not count, because a high rate raises the loss at the beginning;
+ * but where no measurement is as low, the weights of before win. */
 #ifndef PRUNE_SCHEDULE_H
 #define PRUNE_SCHEDULE_H
 

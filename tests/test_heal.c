@@ -86,7 +86,7 @@ static void trains_what_is_asked(void) {
     const char *out = test_file("part.gguf"), *student = cut("tiny-llama", "F32");
     for (int i = 0; i < 5; i++) {
         char options[64];
-        snprintf(options, sizeof options, "--tokens 128 --train %s", parts[i].what);
+        snprintf(options, sizeof options, "--tokens 128 --patience 0 --train %s", parts[i].what);
         CHECK(!heal(student, random_model("tiny-llama", "F32", 0), options, out), "%s", test_run_output());
         const int n = n_changed(student, out, NULL);
         if (parts[i].changed)
@@ -1032,8 +1032,22 @@ static void stops_early(void) {
     CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), "--tokens 1280 --lr 0 --patience 0", out) &&
               !strstr(test_run_output(), "stopped early"),
           "%s", test_run_output());
-    CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), "--tokens 640 --lr 0.5", out) &&
-              strstr(test_run_output(), "warning: the model has got worse"),
+}
+
+/* A rate that is too high. */
+static void the_start_can_win(void) {
+    const char *out = test_file("worse.gguf"), *student = cut("tiny-qwen2", "BF16"),
+               *teacher = random_model("tiny-qwen2", "BF16", 0);
+    static const char *const trained[] = {"all", "lora --rank 3"};
+    for (int i = 0; i < 2; i++) {
+        char options[64];
+        snprintf(options, sizeof options, "--tokens 640 --lr 0.5 --train %s", trained[i]);
+        CHECK(!heal(student, teacher, options, out) && strstr(test_run_output(), "has the weights of before") &&
+                  !n_changed(student, out, NULL),
+              "%s", test_run_output());
+    }
+    CHECK(!heal(student, teacher, "--tokens 640 --lr 0.5 --patience 0", out) &&
+              strstr(test_run_output(), "warning: the model has got worse") && n_changed(student, out, NULL),
           "%s", test_run_output());
 }
 
@@ -1120,6 +1134,7 @@ static const test_case cases[] = {
     {"--minutes: slow measurements do not end a run early", measurements_are_slow},
     {"--patience: which values win, and when a run stops", patience_ends_a_run},
     {"a run whose held-out loss does not fall stops early and says so", stops_early},
+    {"where learning only makes it worse, the weights of before are written", the_start_can_win},
     {"special tokens in a text count as such", special_tokens_count},
     {"--minutes ends in time", minutes_end},
     {"--snapshots writes the model after each tenth and does not change the run", snapshots_show_the_way},

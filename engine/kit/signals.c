@@ -13,8 +13,17 @@ enum { NAME_BYTES = 4096 };
 static pid_t writer;         // the process whose files are removed: a child must not remove files of its parent
 static char begins_line[96]; // "deadwood-cut"; on a terminal "\n" before it, because a bar or ^C may be in the line
 static _Atomic(const char *) last_words;
+static _Atomic(const char *) hold_words; // what the first signal says, which does not end the program; NULL: it does
+static atomic_int noted;
 
 void signals_on_interrupt(const char *words) { atomic_store(&last_words, words); }
+
+void signals_hold(const char *words) {
+    atomic_store(&hold_words, words);
+    if (!words && noted) raise(noted);
+}
+
+int signals_noted(void) { return atomic_load(&noted); }
 
 static void remove_unfinished(void) {
     if (getpid() == writer) dw_out_remove_unfinished();
@@ -22,12 +31,22 @@ static void remove_unfinished(void) {
 
 static void put(const char *text) { (void)!write(STDERR_FILENO, text, strlen(text)); }
 
-static void end_by_signal(int sig) {
+void signals_end(int sig) {
     const char *words = atomic_load(&last_words);
     remove_unfinished();
     if (sig == SIGINT && words && getpid() == writer) put(words);
     signal(sig, SIG_DFL);
     raise(sig);
+}
+
+static void end_by_signal(int sig) {
+    const char *words = atomic_load(&hold_words);
+    int none = 0;
+    if (!words || getpid() != writer || !atomic_compare_exchange_strong(&noted, &none, sig)) {
+        signals_end(sig);
+        return;
+    }
+    if (sig == SIGINT && !tool.quiet) put(begins_line), put(": "), put(words), put("\n");
 }
 
 /* True when a line of /proc/self/maps, "7f12-7f34 r--s 00000000 08:01 42    /the/path", holds the address. */

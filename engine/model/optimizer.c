@@ -120,6 +120,12 @@ static void add_blocks(dw_parameters *p, const dw_parameter *item) {
                                           item->decays, 0};
 }
 
+static void decode_values(const dw_parameters *p, const dw_parameter *item) {
+    const dw_tensor *t = &item->source;
+    for (size_t r = 0; r < t->ne[1]; r++)
+        t->type->decode(t->data + r * dw_tensor_row_bytes(t), p->value + item->first + r * t->ne[0], t->ne[0]);
+}
+
 /* A is random, B is 0 already. */
 static void begin_factors(const dw_parameters *p, const dw_parameter *item, uint64_t seed) {
     const size_t n_in = item->source.ne[0];
@@ -169,9 +175,8 @@ static int copy_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_er
                          .rounded = rounded_of(m->what, t, rank)};
     if (item.rounded && m->what->importance) item.importance = m->what->importance(m->what->ctx, t);
     place_weight(p, &item);
-    for (size_t r = 0; r < t->ne[1] && !rank; r++)
-        t->type->decode(t->data + r * dw_tensor_row_bytes(t), p->value + item.first + r * t->ne[0], t->ne[0]);
     if (rank) begin_factors(p, &item, m->what->seed);
+    else decode_values(p, &item);
     if (put_to_work(p, &item, err)) return -1;
     p->item[p->n++] = item;
     p->n_values += item.n;
@@ -201,6 +206,13 @@ int dw_parameters_new(dw_parameters *p, dw_session *s, const dw_trained *what, d
     }
     dw_parameters_derive(p, s->o.pool);
     return 0;
+}
+
+void dw_parameters_restore(dw_parameters *p) {
+    for (const dw_parameter *i = p->item; i < p->item + p->n; i++)
+        if (i->rank) memset(p->value + i->first, 0, i->n * sizeof *p->value);
+        else decode_values(p, i);
+    dw_parameters_derive(p, p->session->o.pool);
 }
 
 void dw_parameters_release(dw_parameters *p) {

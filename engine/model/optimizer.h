@@ -72,6 +72,7 @@ int dw_parameters_new(dw_parameters *p, dw_session *s, const dw_trained *what, d
 size_t dw_parameters_memory(dw_session *s, const dw_trained *what); // bytes
 size_t dw_parameters_n_values(dw_session *s, const dw_trained *what);
 void dw_parameters_release(dw_parameters *p);                       // the session has its own weights again
+void dw_parameters_restore(dw_parameters *p); // weights are those of before; low-rank additions become 0, A and B
 /* Makes W of every derived matrix; after the caller has changed `value`.  A row with a value that its type cannot hold
  * becomes NaN. */
 void dw_parameters_derive(dw_parameters *p, dw_pool *pool);
