@@ -81,16 +81,17 @@ INLINE void make_factors(dw_qtype type, int n_cols, int n_rows, size_t at, const
 
 /* ---- columns ------------------------------------------------------------------------------------------------ */
 
-/* The bytes of eight dwords become numbers where they are: byte k is 2^8k times its code, which F32 holds exactly.  Each
- * has a sum of its own, and the sums are put into the order of columns once for all rows.  A sum of 2^104 is infinite. */
+/* Codes in dwords become numbers where they are: those from bit `at` on are 2^at times their code, which F32 holds
+ * exactly.  Each place has a sum of its own, and the sums are put into the order of columns once for all rows.  A sum of
+ * 2^100 is infinite. */
 
-// Byte k of each dword, times 2^8k but for the last.
-INLINE __m256 bytes_in_place(__m256i x, int k) {
-    if (k == 3) return _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 24));
-    return _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(0xff << 8 * k)));
+// The code of n_bits from bit `at` on of each dword, times 2^at but for the highest code.
+INLINE __m256 codes_in_place(__m256i x, int at, int n_bits) {
+    if (at + n_bits == 32) return _mm256_cvtepi32_ps(_mm256_srli_epi32(x, at));
+    return _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(((1 << n_bits) - 1) << at)));
 }
 
-INLINE __m256 unit_of_byte(int k) { return _mm256_set1_ps(k == 3 ? 1 : 1 / (float)(1 << 8 * k)); }
+INLINE __m256 unit_of_codes(int at, int n_bits) { return _mm256_set1_ps(at + n_bits == 32 ? 1 : 1 / (float)(1 << at)); }
 
 // y_i += sum of columns i .. i + 31; lane i of sum[k] is that of column 4 i + k.
 INLINE void add_columns(float *y, const __m256 *sum) {
@@ -127,15 +128,34 @@ INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int 
     for (int r = 0; r < n_rows; r++) {
         const __m256i code = columns_of(type, t->b->row[r] + at, s);
         for (int k = 0; k < 4; k++) {
-            const __m256 v = bytes_in_place(code, k);
+            const __m256 v = codes_in_place(code, 8 * k, 8);
             for (int c = 0; c < n_cols; c++)
                 sum[c][k] = _mm256_fmadd_ps(v, factors_of(f[c].factor[r], of_16, s), sum[c][k]);
         }
     }
     for (int c = 0; c < n_cols; c++) {
         const __m256 offset = factors_of(f[c].offset + !of_16, of_16, s);
-        for (int k = 0; k < 4; k++) sum[c][k] = _mm256_fmadd_ps(sum[c][k], unit_of_byte(k), offset);
+        for (int k = 0; k < 4; k++) sum[c][k] = _mm256_fmadd_ps(sum[c][k], unit_of_codes(8 * k, 8), offset);
         add_columns(sum_at(t, c, i + UNIT * s), sum[c]);
+    }
+}
+
+// As add_unit for one column of Q4_K: the units s and s + 1, which are the low and the high codes of the same bytes.
+INLINE void add_two_units(int n_rows, const terms *t, int i, int s, const k_factors *f) {
+    const size_t at = (size_t)(i / RECORD * record_bytes(DW_Q4_K) + 16 + 16 * s);
+    __m256 sum[2][4];
+    for (int k = 0; k < 8; k++) sum[k % 2][k / 2] = _mm256_setzero_ps();
+#pragma GCC unroll 2
+    for (int r = 0; r < n_rows; r++) {
+        const __m256i codes = load256(t->b->row[r] + at);
+        for (int k = 0; k < 8; k++)
+            sum[k % 2][k / 2] = _mm256_fmadd_ps(codes_in_place(codes, 4 * k, 4),
+                                                factors_of(f->factor[r], false, s + k % 2), sum[k % 2][k / 2]);
+    }
+    for (int j = 0; j < 2; j++) {
+        const __m256 offset = factors_of(f->offset + 1, false, s + j);
+        for (int k = 0; k < 4; k++) sum[j][k] = _mm256_fmadd_ps(sum[j][k], unit_of_codes(8 * k + 4 * j, 4), offset);
+        add_columns(sum_at(t, 0, i + UNIT * (s + j)), sum[j]);
     }
 }
 
@@ -145,9 +165,11 @@ INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
         k_factors f[MOST_COLS];
         const ahead next = ahead_of(type, t->b, tile, n_tiles, bytes);
         make_factors(type, n_cols, n_rows, (size_t)(tile * bytes), t, f);
-        for (int s = 0; s < BLOCKS; s++) {
-            if (s < n_rows) prefetch_row(next, s, bytes);
-            add_unit(type, n_cols, n_rows, t, RECORD * tile, s, f);
+        const int n_units = type == DW_Q4_K && n_cols == 1 ? 2 : 1; // added at a time
+        for (int s = 0; s < BLOCKS; s += n_units) {
+            for (int r = s; r < s + n_units && r < n_rows; r++) prefetch_row(next, r, bytes);
+            if (n_units == 2) add_two_units(n_rows, t, RECORD * tile, s, f);
+            else add_unit(type, n_cols, n_rows, t, RECORD * tile, s, f);
         }
     }
 }
