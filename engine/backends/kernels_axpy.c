@@ -26,9 +26,10 @@ static void decoded(dw_level level, dw_qtype type, void (*add_f32)(const dw_axpy
                        .a_stride = j->a_stride,
                        .n_cols = j->n_cols,
                        .y_stride = j->y_stride};
+    places p;
     for (int r = 0, rows; r < j->n_rows; r += rows) {
         rows = j->n_rows - r < AXPY_ROWS ? j->n_rows - r : AXPY_ROWS;
-        const bundle b = bundle_at(type, j, r, rows);
+        const bundle b = bundle_at(type, j, r, rows, &p);
         for (int i = 0; i < j->n; i += RECORD) {
             const int n_here = j->n - i < RECORD ? j->n - i : RECORD;
             const size_t at = dw_qtype_row_bytes(t, (size_t)i);

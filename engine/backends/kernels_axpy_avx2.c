@@ -41,7 +41,7 @@ INLINE __m256 block_scales(const uint8_t *p, int bytes, int n_blocks) {
 
 /* ---- Q4_0: pairs of rows in 16 bits ------------------------------------------------------------------------- */
 
-/* Added are bytes with both codes, and beside them the low codes; the difference is 16 times the sum of the high ones. */
+/* Added are bytes with both codes, and beside them low codes; the difference is 16 times the sum of the high ones. */
 typedef struct factors { // of a record's blocks
     int32_t pair[AXPY_ROWS / 2][BLOCKS];     // two rows' factors, 16 bits each
     int32_t of_low[BLOCKS], of_both[BLOCKS]; // the offsets: -8 and -8 * 17 times the sum of all rows' factors

@@ -27,28 +27,37 @@ static inline ALWAYS_INLINE int axpy_ahead(dw_qtype type) {
     return dw_qtype_block(type) == 1 ? AXPY_AHEAD_FLOAT : AXPY_AHEAD;
 }
 
+/* Where a list's next rows are: those of eight bundles, and those that are prefetched meanwhile, at most that many bundles
+ * further on. */
+enum { PLACED_ROWS = 8 * AXPY_ROWS, MOST_NEAR = 7 };
+
+typedef struct places {
+    const uint8_t *row[PLACED_ROWS + (MOST_NEAR + 1) * AXPY_ROWS];
+    int n_near; // bundles to the one whose tiles are prefetched first
+} places;
+
+// Places of rows from `first` of the list on; beyond the end there is the last one.
+static inline ALWAYS_INLINE void place_rows(dw_qtype type, const dw_axpy_job *j, int first, places *p) {
+    const int n_near = axpy_ahead(type) / (j->n / dw_qtype_block(type) * dw_qtype_block_bytes(type)), last = j->n_rows - 1;
+    const int n_rows = j->n_rows - first < PLACED_ROWS ? j->n_rows - first : PLACED_ROWS;
+    p->n_near = n_near < MOST_NEAR ? n_near : MOST_NEAR;
+    for (int r = 0; r < n_rows + (p->n_near + 1) * AXPY_ROWS; r++) {
+        const int there = first + r < last ? first + r : last;
+        p->row[r] = j->w + (size_t)(j->row ? j->row[there] : there) * j->row_bytes;
+    }
+}
+
 /* Rows that are added together, and those that are prefetched meanwhile: the bytes ahead are some whole rows and a part
  * of one, so a tile is looked for in the bundle that many rows further on (near), and then in the one after it (far). */
 typedef struct bundle {
-    const uint8_t *row[AXPY_ROWS], *near[AXPY_ROWS], *far[AXPY_ROWS];
+    const uint8_t *const *row, *const *near, *const *far;
 } bundle;
 
-// Row i of the list; beyond the end the last one.
-static inline ALWAYS_INLINE const uint8_t *listed_row(const dw_axpy_job *j, int i) {
-    const int there = i < j->n_rows ? i : j->n_rows - 1;
-    return j->w + (size_t)(j->row ? j->row[there] : there) * j->row_bytes;
-}
-
-// Rows first .. first + size - 1 of the list.
-static inline ALWAYS_INLINE bundle bundle_at(dw_qtype type, const dw_axpy_job *j, int first, int size) {
-    const int n_near = axpy_ahead(type) / (j->n / dw_qtype_block(type) * dw_qtype_block_bytes(type));
-    bundle b;
-    for (int r = 0; r < size; r++) {
-        b.row[r] = listed_row(j, first + r);
-        b.near[r] = listed_row(j, first + r + n_near * size);
-        b.far[r] = listed_row(j, first + r + (n_near + 1) * size);
-    }
-    return b;
+// Rows first .. first + size - 1 of the list; bundles come in order.
+static inline ALWAYS_INLINE bundle bundle_at(dw_qtype type, const dw_axpy_job *j, int first, int size, places *p) {
+    if (first % PLACED_ROWS == 0) place_rows(type, j, first, p);
+    const uint8_t *const *row = p->row + first % PLACED_ROWS, *const *near = row + p->n_near * size;
+    return (bundle){row, near, near + size};
 }
 
 typedef struct ahead {
@@ -124,14 +133,15 @@ typedef struct k_factors {
         check_axpy_rows(type, job);                                                                                    \
         const dw_axpy_job j = *job;                                                                                    \
         terms t = {.n = j.n, .a_stride = j.a_stride, .y = j.y, .y_stride = j.y_stride};                                \
+        places p;                                                                                                      \
         int r = 0;                                                                                                     \
         for (; r + AXPY_ROWS <= j.n_rows; r += AXPY_ROWS) {                                                            \
-            const bundle b = bundle_at(type, &j, r, AXPY_ROWS);                                                              \
+            const bundle b = bundle_at(type, &j, r, AXPY_ROWS, &p);                                                    \
             t.b = &b, t.a = j.a + r;                                                                                   \
             add_bundle(type, AXPY_ROWS, j.n_cols, t);                                                                  \
         }                                                                                                              \
         for (; r < j.n_rows; r++) {                                                                                    \
-            const bundle b = bundle_at(type, &j, r, 1);                                                                     \
+            const bundle b = bundle_at(type, &j, r, 1, &p);                                                            \
             t.b = &b, t.a = j.a + r;                                                                                   \
             add_bundle(type, 1, j.n_cols, t);                                                                          \
         }                                                                                                              \
