@@ -8,6 +8,7 @@
  *          match the first 64 bytes, the high nibbles the next 64, and K-quants need no more than one shuffle.
  *   block  for each 32 values: scale = largest |x| / 127, sum = scale * (sum of q)
  *   sum16  for each 16 values: scale * (sum of q)
+ *   lane_sum16  in its place, where AVX2 packs: the sums of q, the blocks in the order of its lanes, 0 1 4 5 2 3 6 7
  *
  * With weights w = d u - m (u unsigned bytes) a block's product is  d scale (u . q) - m sum.  So the offset of a type
  * (8, 128, or its own minimum) costs one or two operations for eight blocks.
@@ -27,7 +28,10 @@ typedef struct record {
     struct {
         float scale, sum;
     } block[BLOCKS];
-    float sum16[PIECES];
+    union {
+        float sum16[PIECES];
+        int16_t lane_sum16[PIECES];
+    };
 } record;
 _Static_assert(sizeof(record) == 384, "records keep columns aligned to 64 bytes");
 
@@ -123,9 +127,13 @@ static inline act_scale scale_of(uint32_t largest) {
     return (act_scale){.finite = true, .scale = amax / 127.0f, .inverse = 127.0f / amax};
 }
 
-static inline void set_block_sums(record *r, int block, float scale, const int sum[2]) {
+static inline void set_scale_and_sum(record *r, int block, float scale, const int sum[2]) {
     r->block[block].scale = scale;
     r->block[block].sum = scale * (float)(sum[0] + sum[1]);
+}
+
+static inline void set_block_sums(record *r, int block, float scale, const int sum[2]) {
+    set_scale_and_sum(r, block, scale, sum);
     for (int half = 0; half < 2; half++) r->sum16[2 * block + half] = scale * (float)sum[half];
 }
 

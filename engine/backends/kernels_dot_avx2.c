@@ -30,30 +30,18 @@ INLINE __m256 scaled(__m256i dots, __m256 scale, int k, __m256 sum) {
 
 INLINE __m256i load_q(const record *r, int at) { return _mm256_load_si256((const __m256i *)(const void *)(r->q + at)); }
 
-// Adds half h of the record's n_blocks blocks at p times each column: to sum[c], and to off[c] for add_off.
+INLINE const record *column(const record *x, size_t act_stride, int c) {
+    return (const record *)column_at((const uint8_t *)x, act_stride, c);
+}
+
+// Blocks of 32: adds half h of the record's n_blocks blocks at p times each column to sum[c], and to off[c] for add_off.
 INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const record *x, size_t act_stride,
                      int n_cols, __m256 *sum, __m256 *off) {
     const pair u[2] = {unpack_pair(type, p, h, 0, n_blocks), unpack_pair(type, p, h, 1, n_blocks)};
-    scales s = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    if (has_scale_of_16(type))
-        s = scales_16(type, p, h);
-    else
-        s.d = scales_32(type, p, h, n_blocks);
+    const __m256 d = scales_32(type, p, h, n_blocks);
     for (int c = 0; c < n_cols; c++) {
-        const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
-        const __m256 block = _mm256_load_ps(&r->block[4 * h].scale); // even: scales; odd: sums
-        if (has_scale_of_16(type)) {
-            const __m256 scale = _mm256_mul_ps(s.d, _mm256_moveldup_ps(block));
-            off[c] = _mm256_fnmadd_ps(s.m, _mm256_load_ps(r->sum16 + 8 * h), off[c]); // two sums: half the latency
-            for (int odd = 0; odd < 2; odd++) {
-                const __m256i first = products(type, u[odd].first, load_q(r, 128 * h + 32 * odd));
-                const __m256i last = products(type, u[odd].last, load_q(r, 128 * h + 64 + 32 * odd));
-                sum[c] = scaled(in_fours(first), scale, 2 * odd, sum[c]);
-                off[c] = scaled(in_fours(last), scale, 1 + 2 * odd, off[c]);
-            }
-            continue;
-        }
-        const __m256 scale = _mm256_mul_ps(s.d, block);
+        const record *r = column(x, act_stride, c);
+        const __m256 scale = _mm256_mul_ps(d, _mm256_load_ps(&r->block[4 * h].scale)); // even: scales; odd: sums
         off[c] = _mm256_add_ps(off[c], scale);
         for (int odd = 0; odd < 2; odd++) {
             const __m256i first = products(type, u[odd].first, load_q(r, 128 * h + 32 * odd));
@@ -65,56 +53,106 @@ INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const
     }
 }
 
-/* Eight sums of 16 products, from those of two, each times its scale (words).  Eight products fit in 16 bits:
- * 28 * 127 * 8. */
-INLINE __m256i scaled_sums(const __m256i twos[4], __m256i words) {
-    const __m256i fours[2] = {_mm256_packs_epi32(in_fours(twos[0]), in_fours(twos[1])),
-                              _mm256_packs_epi32(in_fours(twos[2]), in_fours(twos[3]))};
-    const __m256i eights = _mm256_packs_epi32(in_fours(fours[0]), in_fours(fours[1]));
-    return _mm256_madd_epi16(eights, words);
+/* Superblocks: the scales are multiplied as integers, so eight blocks need one conversion.  Sums are taken until each
+ * lane has a number or two for each of its blocks, in the order of lane_sum16. */
+
+// Words of a and b in turn, each the sum of two; the same of 32 and 64 bits.  These sums wrap around.
+INLINE __m256i fold_16(__m256i a, __m256i b) {
+    return _mm256_add_epi16(_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
+}
+INLINE __m256i fold_32(__m256i a, __m256i b) {
+    return _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+}
+INLINE __m256i fold_64(__m256i a, __m256i b) {
+    return _mm256_add_epi16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
 }
 
-/* Adds the superblock at p times each column.  (From cache on Zen 3, rows of 3,584: Q2_K 1.21 times as fast as with the
- * scales as floats, Q3_K 1.12.) */
-INLINE void add_few_bits(dw_qtype type, const uint8_t *p, const record *x, size_t act_stride, int n_cols, __m256 *sum,
-                         __m256 *off) {
-    __m256 dots[4], sums[4];
+// Sums of neighbours, of each lane first a's, then b's: 16 bits, in which they fit, or 32.
+INLINE __m256i pairs_16(__m256i a, __m256i b) { return _mm256_packs_epi32(in_fours(a), in_fours(b)); }
+INLINE __m256i pairs_32(__m256i a, __m256i b) { // (vphaddd takes four operations on Zen 3)
+    const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
+    return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
+                            _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
+}
+
+// Q6_K: the products of half h times their scales.  Four products fit in 16 bits: 63 * 127 * 4.
+INLINE __m256i scaled_fours(const __m256i twos[4], int h, __m256i scale) {
+    const __m128i first_last = _mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3);
+    const __m256i even = _mm256_add_epi8(_mm256_broadcastsi128_si256(first_last), _mm256_set1_epi8((char)(8 * h)));
+    const __m256i odd = _mm256_add_epi8(even, _mm256_set1_epi8(4));
+    return pairs_32(_mm256_madd_epi16(pairs_16(twos[0], twos[1]), _mm256_shuffle_epi8(scale, even)),
+                    _mm256_madd_epi16(pairs_16(twos[2], twos[3]), _mm256_shuffle_epi8(scale, odd)));
+}
+
+/* The dots of half h.  Q2_K, Q3_K: words, twice first 0, last 0, first 1, last 1 of each lane (28 * 127 * 8 fits).
+ * Q4_K, Q5_K: words, four of each lane's even block, four of its odd one (31 * 127 * 8 fits).
+ * Q6_K: two of each, 32 bits, scaled. */
+INLINE __m256i half_dots(dw_qtype type, const __m256i code[4], const record *r, int h, __m256i scale) {
+    __m256i twos[4];
+    for (int k = 0; k < 4; k++)
+        twos[k] = _mm256_maddubs_epi16(code[k], load_q(r, 128 * h + 64 * (k % 2) + 32 * (k / 2)));
+    if (has_few_bits(type)) return fold_32(fold_16(twos[0], twos[1]), fold_16(twos[2], twos[3]));
+    if (type == DW_Q6_K) return scaled_fours(twos, h, scale);
+    return pairs_16(_mm256_add_epi16(twos[0], twos[1]), _mm256_add_epi16(twos[2], twos[3]));
+}
+
+INLINE __m256 lane_scales(const record *r) {
+    return _mm256_shuffle_ps(_mm256_load_ps(&r->block[0].scale), _mm256_load_ps(&r->block[4].scale), 0x88);
+}
+INLINE __m256i load_sums(const record *r) { return _mm256_load_si256((const __m256i *)(const void *)r->lane_sum16); }
+
+// The sum of scale times (code - the type's offset) of each block; odd blocks of Q2_K and Q3_K are four times as large.
+INLINE __m256i block_dots(dw_qtype type, __m256i first, __m256i last, const record *r, __m256i scale) {
+    switch (type) {
+    case DW_Q2_K: return _mm256_madd_epi16(fold_64(first, last), scale); // 12 * 127 * 16 fits in 16 bits
+    case DW_Q3_K: {
+        // Sums of 16 products may wrap around; less the offset they fit again: 16 * 127 * 16.
+        const __m256i four = _mm256_setr_epi16(4, 4, 16, 16, 4, 4, 16, 16, 4, 4, 16, 16, 4, 4, 16, 16);
+        const __m256i offset = _mm256_mullo_epi16(load_sums(r), four);
+        return _mm256_madd_epi16(_mm256_sub_epi16(fold_64(first, last), offset), scale);
+    }
+    case DW_Q4_K: return _mm256_madd_epi16(pairs_16(first, last), scale); // 15 * 127 * 16 fits in 16 bits
+    case DW_Q5_K:
+        return pairs_32(_mm256_madd_epi16(first, _mm256_unpacklo_epi32(scale, scale)),
+                        _mm256_madd_epi16(last, _mm256_unpackhi_epi32(scale, scale)));
+    default: // Q6_K
+        return _mm256_sub_epi32(pairs_32(first, last),
+                                _mm256_slli_epi32(_mm256_madd_epi16(load_sums(r), scale), 5));
+    }
+}
+
+// Adds the superblock at p times each column to sum[c].
+INLINE void add_superblock(dw_qtype type, const uint8_t *p, const record *x, size_t act_stride, int n_cols,
+                           __m256 *sum) {
+    const lane_factors f = lane_factors_of(type, p);
+    __m256i half[2][4];
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
-        const few_bits_scales s = few_bits_scales_of(type, p, h);
         __m256i code[4];
-        few_bits_codes(type, p, h, code);
-        for (int c = 0; c < n_cols; c++) {
-            const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
-            const __m256 scale = _mm256_moveldup_ps(_mm256_load_ps(&r->block[4 * h].scale));
-            const __m256 sum16 = _mm256_load_ps(r->sum16 + 8 * h);
-            __m256i twos[4];
-            for (int k = 0; k < 4; k++)
-                twos[k] = _mm256_maddubs_epi16(code[k], load_q(r, 128 * h + 64 * (k % 2) + 32 * (k / 2)));
-            const __m256 dot = _mm256_cvtepi32_ps(scaled_sums(twos, s.words));
-            dots[c] = h ? _mm256_fmadd_ps(dot, scale, dots[c]) : _mm256_mul_ps(dot, scale);
-            sums[c] = h ? _mm256_fmadd_ps(s.m, sum16, sums[c]) : _mm256_mul_ps(s.m, sum16);
-        }
+        superblock_codes(type, p, h, code);
+        for (int c = 0; c < n_cols; c++) half[h][c] = half_dots(type, code, column(x, act_stride, c), h, f.scale);
     }
-    const scales factor = few_bits_factors(type, p);
     for (int c = 0; c < n_cols; c++) {
-        sum[c] = _mm256_fmadd_ps(factor.d, dots[c], sum[c]);
-        off[c] = _mm256_fnmadd_ps(factor.m, sums[c], off[c]);
+        const record *r = column(x, act_stride, c);
+        const __m256i dots = block_dots(type, half[0][c], half[1][c], r, f.scale);
+        __m256 value = _mm256_mul_ps(_mm256_cvtepi32_ps(dots), f.d);
+        if (type == DW_Q2_K || type == DW_Q4_K || type == DW_Q5_K)
+            value = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(load_sums(r), f.min)), f.m, value);
+        sum[c] = _mm256_fmadd_ps(value, lane_scales(r), sum[c]);
     }
 }
 
 INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
                        __m256 *sum, __m256 *off) {
-    if (has_few_bits(type)) {
-        add_few_bits(type, p, x, act_stride, n_cols, sum, off);
+    if (is_superblock(type)) {
+        add_superblock(type, p, x, act_stride, n_cols, sum);
         return;
     }
     for (int h = 0; h < 2; h++) add_half(type, p, h, n_blocks, x, act_stride, n_cols, sum, off);
 }
 
 INLINE __m256 add_off(dw_qtype type, __m256 sum, __m256 off) {
-    if (has_scale_of_16(type)) return _mm256_add_ps(sum, off);
-    if (is_signed(type)) return sum;
+    if (is_superblock(type) || is_signed(type)) return sum;
     const float offset = offset_32(type);
     return _mm256_fnmadd_ps(off, _mm256_setr_ps(0, offset, 0, offset, 0, offset, 0, offset), sum);
 }
@@ -212,6 +250,9 @@ INLINE int pack_piece(const float *x, __m256 inverse, int8_t *q) {
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_srli_epi64(two, 32)));
 }
 
+// Where lane_sum16 has each block.
+static const uint8_t lane_place[BLOCKS] = {0, 1, 4, 5, 2, 3, 6, 7};
+
 TARGET void dw_act_pack_avx2(const float *x, int n, record *act) {
     for (int i = 0; i < n; i += 32, x += 32) {
         record *r = act + i / RECORD;
@@ -222,7 +263,8 @@ TARGET void dw_act_pack_avx2(const float *x, int n, record *act) {
         int sum[2] = {0, 0};
         for (int half = 0; half < 2 && s.finite; half++)
             sum[half] = pack_piece(x + 16 * half, _mm256_set1_ps(s.inverse), r->q + piece_place(2 * block + half));
-        set_block_sums(r, block, s.scale, sum);
+        set_scale_and_sum(r, block, s.scale, sum);
+        for (int half = 0; half < 2; half++) r->lane_sum16[2 * lane_place[block] + half] = (int16_t)sum[half];
     }
 }
 #endif

@@ -30,13 +30,16 @@ INLINE __m256i lanes(const void *a, const void *b) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(a)), load128(b), 1);
 }
 INLINE __m256i same_lanes(const void *p) { return _mm256_broadcastsi128_si256(load128(p)); }
+// The same as lanes, with another load instead of an operation that Zen 3 begins once a cycle.
+INLINE __m256i loaded_lanes(const void *a, const void *b) {
+    return _mm256_blend_epi32(same_lanes(a), same_lanes(b), 0xf0);
+}
+INLINE __m256i same_dwords(const void *p) { return _mm256_castps_si256(_mm256_broadcast_ss(p)); }
 INLINE __m256i lane_numbers(int a, int b) { return _mm256_setr_epi32(a, a, a, a, b, b, b, b); }
 INLINE __m256i low_nibbles(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 INLINE __m256i high_nibbles(__m256i x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
-INLINE pair nibbles(const uint8_t *a, const uint8_t *b) {
-    const __m256i x = lanes(a, b);
-    return (pair){low_nibbles(x), high_nibbles(x)};
-}
+INLINE pair both_nibbles(__m256i x) { return (pair){low_nibbles(x), high_nibbles(x)}; }
+INLINE pair nibbles(const uint8_t *a, const uint8_t *b) { return both_nibbles(lanes(a, b)); }
 
 // `value` where all bits of `bits` are set in x.
 INLINE __m256i value_where(__m256i x, __m256i bits, int value) {
@@ -46,7 +49,7 @@ INLINE __m256i value_where(__m256i x, __m256i bits, int value) {
 // Fifth bits: 32 at a, 32 at b.
 INLINE pair with_fifth_bits(pair x, const uint8_t *a, const uint8_t *b) {
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
-    const __m256i all = _mm256_set_m128i(_mm_set1_epi32((int)dw_le32(b)), _mm_set1_epi32((int)dw_le32(a)));
+    const __m256i all = _mm256_blend_epi32(same_dwords(a), same_dwords(b), 0xf0);
     const __m128i bytes01 = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     const __m256i which = _mm256_broadcastsi128_si256(bytes01), next = _mm256_add_epi8(which, _mm256_set1_epi8(2));
     x.first = _mm256_or_si256(x.first, value_where(_mm256_shuffle_epi8(all, which), bit, 16));
@@ -64,7 +67,7 @@ INLINE pair unpack_blocks(dw_qtype type, const uint8_t *a, const uint8_t *b) {
     case DW_Q5_0: return with_fifth_bits(nibbles(a + 6, b + 6), a + 2, b + 2);
     case DW_Q5_1: return with_fifth_bits(nibbles(a + 8, b + 8), a + 4, b + 4);
     case DW_IQ4_NL:
-        x = nibbles(a + 2, b + 2);
+        x = both_nibbles(loaded_lanes(a + 2, b + 2));
         return (pair){_mm256_shuffle_epi8(value, x.first), _mm256_shuffle_epi8(value, x.last)};
     default: return (pair){lanes(a + 2, b + 2), lanes(a + 18, b + 18)}; // Q8_0
     }
@@ -78,6 +81,14 @@ INLINE __m256i two_bits(const uint8_t *p, int odd) {
 // `value` where bit `bit` (one lane) or bit + 2 (the other) of the bytes at p is set.
 INLINE __m256i bit_value(const uint8_t *p, int bit, int value) {
     return value_where(same_lanes(p), lane_numbers(0x01010101 << bit, (int)(0x04040404u << bit)), value);
+}
+
+// 16 where bit `bit` (one lane) or bit + 2 (the other) of the bytes at p is set; `bit` is 0, 1, 4 or 5.
+INLINE __m256i fifth_bits_by_lane(const uint8_t *p, int bit) {
+    const __m256i x = same_lanes(p);
+    return _mm256_and_si256(bit < 4 ? _mm256_sllv_epi32(x, lane_numbers(4 - bit, 2 - bit))
+                                    : _mm256_srlv_epi32(x, lane_numbers(bit - 4, bit - 2)),
+                            _mm256_set1_epi8(16));
 }
 
 INLINE __m256i nibbles_by_lane(const uint8_t *p) {
@@ -101,8 +112,8 @@ INLINE pair unpack_superblock(dw_qtype type, const uint8_t *p, int h, int odd) {
         x = odd ? (pair){high_nibbles(x.first), high_nibbles(x.last)}
                 : (pair){low_nibbles(x.first), low_nibbles(x.last)};
         if (type == DW_Q4_K) return x;
-        return (pair){_mm256_or_si256(x.first, bit_value(p + 16, bit, 16)),
-                      _mm256_or_si256(x.last, bit_value(p + 32, bit, 16))};
+        return (pair){_mm256_or_si256(x.first, fifth_bits_by_lane(p + 16, bit)),
+                      _mm256_or_si256(x.last, fifth_bits_by_lane(p + 32, bit))};
     default: { // Q6_K
         const uint8_t *low = p + 64 * h + 32 * odd, *high = p + 128 + 32 * h;
         return (pair){_mm256_or_si256(nibbles_by_lane(low), _mm256_slli_epi16(two_bits(high, odd), 4)),
@@ -227,13 +238,12 @@ INLINE __m128i q3_scales(const uint8_t *p) {
     return _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
 }
 
-/* ---- two and three bits for dots that are scaled as integers --------------------------------------------- */
+/* ---- superblocks for dots that are scaled as integers ---------------------------------------------------- */
 
-/* The pieces of half h of a superblock are in the order first 0, last 0, first 1, last 1 of the pairs of
- * unpack_superblock; a lane of 128 bits has four of the eight.  value = d scale code - m; the codes of pair 1 are four
- * times as large, so d is a quarter there. */
+/* Two and three bits: the codes of odd blocks are four times as large, so lane_factors.d is a quarter there. */
 INLINE bool has_few_bits(dw_qtype type) { return type == DW_Q2_K || type == DW_Q3_K; }
 
+// Half h: first 0, last 0, first 1, last 1 of the pairs of unpack_superblock.
 INLINE void few_bits_codes(dw_qtype type, const uint8_t *p, int h, __m256i code[4]) {
     const uint8_t *twos = p + (type == DW_Q2_K ? 16 : 32) + 32 * h;
     for (int last = 0; last < 2; last++) {
@@ -249,37 +259,85 @@ INLINE void few_bits_codes(dw_qtype type, const uint8_t *p, int h, __m256i code[
     }
 }
 
-typedef struct few_bits_scales {
-    __m256i words; // the scale of each piece, twice, in 16 bits
-    __m256 m;      // of each piece; few_bits_factors has its factor
-} few_bits_scales;
-
-INLINE __m256i low_words_twice(__m256i x) { // of 32 bits each
-    const __m128i low = _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
-    return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(low));
+INLINE void superblock_codes(dw_qtype type, const uint8_t *p, int h, __m256i code[4]) {
+    if (has_few_bits(type)) {
+        few_bits_codes(type, p, h, code);
+        return;
+    }
+    for (int odd = 0; odd < 2; odd++) {
+        const pair x = unpack_superblock(type, p, h, odd);
+        code[2 * odd] = x.first, code[2 * odd + 1] = x.last;
+    }
 }
 
-INLINE few_bits_scales few_bits_scales_of(dw_qtype type, const uint8_t *p, int h) {
-    if (type == DW_Q2_K) {
-        const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p + 8 * h)));
-        return (few_bits_scales){low_words_twice(_mm256_and_si256(x, _mm256_set1_epi32(15))),
-                                 _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4))};
-    }
-    const __m128i all = q3_scales(p);
-    const __m256i x = _mm256_cvtepi8_epi32(h ? _mm_unpackhi_epi64(all, all) : all);
-    return (few_bits_scales){low_words_twice(x), _mm256_cvtepi32_ps(x)};
+/* value = d scale code - m min, in the order of lane_sum16.  The factors of pieces are words. */
+typedef struct lane_factors {
+    __m256i scale, min;
+    __m256 d, m;
+} lane_factors;
+
+INLINE __m128i same_four_bytes(const void *p) { return _mm_castps_si128(_mm_broadcast_ss(p)); }
+INLINE __m128i lane_order(__m128i x) { return _mm_shuffle_epi32(x, 0xd8); } // 32 bits each: 0 2 1 3
+
+// d, m of the F16 at p.
+INLINE void set_d_m(const uint8_t *p, lane_factors *f) {
+    const __m256 both = _mm256_cvtph_ps(same_four_bytes(p));
+    f->d = _mm256_moveldup_ps(both), f->m = _mm256_movehdup_ps(both);
 }
 
-// d of each piece of a half, and the factor of m.
-INLINE scales few_bits_factors(dw_qtype type, const uint8_t *p) {
-    const __m256 place = _mm256_setr_ps(1, 1, 0.25f, 0.25f, 1, 1, 0.25f, 0.25f);
-    if (type == DW_Q2_K) {
-        const __m128 both = _mm_cvtph_ps(_mm_cvtsi32_si128((int)dw_le32(p + 80)));
-        return (scales){_mm256_mul_ps(_mm256_broadcastss_ps(both), place),
-                        _mm256_broadcastss_ps(_mm_movehdup_ps(both))};
+INLINE void set_q2_scales(const uint8_t *p, lane_factors *f) {
+    const __m256i word = _mm256_setr_epi8(0, -1, 1, -1, 2, -1, 3, -1, 8, -1, 9, -1, 10, -1, 11, -1, //
+                                          4, -1, 5, -1, 6, -1, 7, -1, 12, -1, 13, -1, 14, -1, 15, -1);
+    const __m256i x = _mm256_shuffle_epi8(same_lanes(p), word);
+    f->scale = _mm256_and_si256(x, _mm256_set1_epi16(15)), f->min = _mm256_srli_epi16(x, 4);
+}
+
+// As dw_unpack_q3_scales.
+INLINE __m256i lane_q3_scales(const uint8_t *p) {
+    const __m128i ab = _mm_shuffle_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p), 0x50); // a a b b
+    const __m128i low = _mm_and_si128(_mm_srlv_epi32(ab, _mm_setr_epi32(0, 4, 0, 4)), _mm_set1_epi8(15));
+    const __m128i c = _mm_srlv_epi32(same_four_bytes(p + 8), _mm_setr_epi32(0, 4, 2, 6));
+    const __m128i high = _mm_slli_epi16(_mm_and_si128(c, _mm_set1_epi8(3)), 4);
+    return _mm256_cvtepi8_epi16(_mm_sub_epi8(_mm_or_si128(low, high), _mm_set1_epi8(32)));
+}
+
+// As dw_unpack_scales_mins, each number twice; scales are made in one lane, minima in the other.
+INLINE void set_scales_mins(const uint8_t *p, lane_factors *f) {
+    const __m256i x = same_lanes(p); // d m, a, b, c
+    const __m256i low_at = _mm256_setr_epi8(4, 4, 5, 5, 12, 12, 13, 13, 6, 6, 7, 7, 14, 14, 15, 15, //
+                                            8, 8, 9, 9, 12, 12, 13, 13, 10, 10, 11, 11, 14, 14, 15, 15);
+    const __m256i high_at = _mm256_setr_epi8(-1, -1, -1, -1, 4, 4, 5, 5, -1, -1, -1, -1, 6, 6, 7, 7, //
+                                             -1, -1, -1, -1, 8, 8, 9, 9, -1, -1, -1, -1, 10, 10, 11, 11);
+    const __m256i low = _mm256_shuffle_epi8(_mm256_srlv_epi32(x, _mm256_setr_epi32(0, 0, 0, 0, 0, 0, 0, 4)), low_at);
+    const __m256i high = _mm256_srli_epi16(_mm256_shuffle_epi8(x, high_at), 2);
+    const __m256i all = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi64x(0x0f0f0f0f3f3f3f3f)),
+                                        _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+    f->scale = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(all));
+    f->min = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(all, 1));
+}
+
+INLINE lane_factors lane_factors_of(dw_qtype type, const uint8_t *p) {
+    const __m256 quarter = _mm256_setr_ps(1, 0.25f, 1, 0.25f, 1, 0.25f, 1, 0.25f);
+    lane_factors f = {.m = _mm256_setzero_ps(), .min = _mm256_setzero_si256()};
+    switch (type) {
+    case DW_Q2_K:
+        set_q2_scales(p, &f);
+        set_d_m(p + 80, &f);
+        f.d = _mm256_mul_ps(f.d, quarter);
+        return f;
+    case DW_Q3_K:
+        f.scale = lane_q3_scales(p + 96);
+        f.d = _mm256_mul_ps(_mm256_set1_ps(half_at(p + 108)), quarter);
+        return f;
+    case DW_Q6_K:
+        f.scale = _mm256_cvtepi8_epi16(lane_order(load128(p + 192)));
+        f.d = _mm256_set1_ps(half_at(p + 208));
+        return f;
+    default: // Q4_K, Q5_K
+        set_scales_mins(p, &f);
+        set_d_m(p, &f);
+        return f;
     }
-    const __m256 d = _mm256_set1_ps(half_at(p + 108));
-    return (scales){_mm256_mul_ps(d, place), _mm256_mul_ps(d, _mm256_set1_ps(4))};
 }
 
 #endif
