@@ -8,6 +8,7 @@
 #include "formats/ffn_gated.h"
 #include "kit/hash_cache.h"
 #include "kit/lineage.h"
+#include "kit/metrics.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/sizes.h"
@@ -41,7 +42,9 @@ static const opt_row rows[] = {
      OPT_CHOICES(predict_rules)},
     {"activity", 0, OPT_REAL, OPT_REQUIRED, &o.activity, NULL, "A", "share of each layer's neurons to be computed",
      .min = 0.001, .max = 1},
-    {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that are open or closed together", OPT_CHOICES(groups)},
+    {"group", 0, OPT_CHOICE, 0, &o.group, NULL, "N",
+     "neurons that are open or closed together; default: 1, of --rule group-max 64, or 32 where 64 does not divide every width",
+     OPT_CHOICES(groups)},
     {"seed", 0, OPT_INT, 0, &o.seed, NULL, "N", "seed of --rule random; default: 0", .min = 0, .max = 2147483647},
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE",
      "a 16-bit file of the same model: transposed copies are encoded from it"},
@@ -141,12 +144,23 @@ static int open_source(inputs *in, dw_err *err) {
     return in->source ? dw_model_check_source(in->model, in->source, err) : -1;
 }
 
-static int open_inputs(inputs *in, dw_err *err) {
+/* Of rules that take single neurons these, else 64, or 32 where 64 does not divide every width. */
+static void choose_group(inputs *in) {
+    if (!o.group) {
+        const bool is_of_groups = in->rule->least_group > 1;
+        const bool is_64 = kit_widest_group(dw_model_hparams(in->model), 64) == 64;
+        o.group = !is_of_groups ? "1" : is_64 ? "64" : "32";
+        opt_chosen(&o.group);
+    }
     in->group = atoi(o.group);
+}
+
+static int open_inputs(inputs *in, dw_err *err) {
     in->rule = predict_rule_find(o.rule);
     in->model = dw_model_open(o.model, err);
     if (!in->model || lineage_check(dw_model_gguf(in->model), err) || dw_model_need_whole_ffn(in->model, err))
         return -1;
+    choose_group(in);
     if (dw_gguf_find(dw_model_gguf(in->model), DW_KEY_GATE_RULE))
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
     if (in->group > dw_model_hparams(in->model)->n_ff_max)
@@ -498,7 +512,7 @@ static int print_sizes(const inputs *in, const gating *g, dw_err *err) {
 
 static void check_usage(void) {
     const predict_rule *rule = predict_rule_find(o.rule);
-    if (!predict_rule_fits(rule, atoi(o.group)))
+    if (o.group && !predict_rule_fits(rule, atoi(o.group)))
         die_usage("--rule %s works on groups of %s, not of %s; give --group", rule->name, rule->groups, o.group);
     if (needs_stats(rule) && !o.stats) die_usage("--rule %s needs statistics of the model: -s stats.h5", rule->name);
     if (o.seed && (!rule->metric || strcmp(rule->metric, "random")))

@@ -83,7 +83,6 @@ const kit_metric *rank_find_metric(const char *name);
 bool rank_is_obs(const kit_metric *m);
 /* Whether the statistics, and for obs the Gram matrices, have what the metric needs. */
 bool rank_can_score(const rank_inputs *in, const kit_metric *m);
-int rank_check_groups(const rank_inputs *in, dw_err *err); // that layers are whole groups
 /* score[l]: a list for each layer; free() each. */
 int rank_make_scores(rank_inputs *in, const kit_metric *metric, double **score, dw_err *err);
 

@@ -190,7 +190,7 @@ int rank_ablate(rank_inputs *in, dw_err *err) {
     double loss = 0;
     if (rank_read_texts(in, err)) return -1;
     warn_of_seen(in);
-    if (rank_warn_of_shared(in, err) || rank_check_groups(in, err)) return -1;
+    if (rank_warn_of_shared(in, err) || kit_check_group(in->hp, in->scorer.group, err)) return -1;
     ablated *group = ablation_sample(in->hp, in->scorer.group, in->o->sample, (uint64_t)in->o->seed, &n, err);
     int rc = group ? score_everything(in, &s, err) : -1;
     ablation_task t = {.model = in->model, .texts = &in->texts, .group = in->scorer.group, .pool = in->scorer.pool};

@@ -250,7 +250,7 @@ int rank_score_and_plan(rank_inputs *in, dw_err *err) {
     draft d = {.n_keep = NULL};
     double **score = in->o->metric ? dw_alloc(n_layer, sizeof *score, "scores", err) : NULL;
     int rc = score || !in->o->metric ? 0 : -1;
-    if (!rc && in->o->metric) rc = rank_check_groups(in, err) ? -1 : rank_measure_residual(in, err);
+    if (!rc && in->o->metric) rc = kit_check_group(in->hp, in->scorer.group, err) ? -1 : rank_measure_residual(in, err);
     if (!rc && in->o->out) rc = begin_draft(&d, in, score, err);
     if (!rc && score) rc = rank_make_scores(in, rank_find_metric(in->o->metric), score, err);
     if (!rc && in->o->scores) rc = write_scores(in, score, err);

@@ -63,14 +63,6 @@ static double most_removed(const rank_inputs *in) {
     return fmin(1, o->rate + fmax(0.03, step));
 }
 
-int rank_check_groups(const rank_inputs *in, dw_err *err) {
-    for (int l = 0; l < in->hp->n_layer; l++)
-        if (in->hp->n_ff[l] % in->scorer.group)
-            return dw_fail(err, "layer %d: %d neurons are not a multiple of the group size %d", l, in->hp->n_ff[l],
-                           in->scorer.group);
-    return 0;
-}
-
 static int score_obs(rank_inputs *in, const kit_metric *metric, double **score, dw_err *err) {
     if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) ||
         rank_open_gram(in, true, err))

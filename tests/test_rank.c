@@ -690,7 +690,7 @@ static void refusals(void) {
         {2, f32, NULL, "--metric energy --rate 0.2", "needs statistics"},
         {2, f32, NULL, "--metric weight --drop-layers 1", "needs statistics"},
         {2, f32, NULL, "--metric weight --rate 1", "rate 1 leaves no neuron"},
-        {1, f32, NULL, "--metric weight --rate 0.2 --group 256", "128 neurons are not a multiple of the group size"},
+        {1, f32, NULL, "--metric weight --rate 0.2 --group 256", "128 neurons are not a multiple of the group size 256; groups of 128 fit"},
         {1, q8, NULL, "--metric weight --rate 0.2 --multiple 1", "do not fill Q8_0 blocks of 32"},
         {2, f32, stats, "--metric activation --rate 0.2 --allocate global", "do not compare across layers"},
         {2, f32, stats, "--metric taylor --rate 0.2 --allocate relative", "give --allocate global"},

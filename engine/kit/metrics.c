@@ -196,14 +196,26 @@ static int check_stats(const kit_scorer *s, const kit_metric *metric, dw_err *er
     return kit_stats_check_neurons(s->stats, err);
 }
 
+int kit_widest_group(const dw_hparams *hp, int most) {
+    int group = most;
+    for (int l = 0; l < hp->n_layer; l++)
+        while (hp->n_ff[l] % group) group /= 2;
+    return group;
+}
+
+int kit_check_group(const dw_hparams *hp, int group, dw_err *err) {
+    enum { MOST = 256, LEAST = 32 }; // of those that programs take, beside 1
+    const int fits = kit_widest_group(hp, MOST);
+    for (int l = 0; l < hp->n_layer; l++)
+        if (hp->n_ff[l] % group)
+            return dw_fail(err, "layer %d: %d neurons are not a multiple of the group size %d; groups of %d fit", l,
+                           hp->n_ff[l], group, fits < LEAST ? 1 : fits);
+    return 0;
+}
+
 /* Scores of the neurons of a layer, summed per group. */
 static double *score_layer(const kit_metric_view *v, const kit_metric *metric, int group, int l, dw_err *err) {
     const int n_group = v->n_ff / group;
-    if (v->n_ff % group) {
-        dw_fail(err, "layer %d: %d neurons are not a multiple of the group size %d; give a --group that divides them",
-                l, v->n_ff, group);
-        return NULL;
-    }
     double *neuron = dw_alloc((size_t)v->n_ff, sizeof *neuron, "scores", err);
     double *sum = dw_alloc((size_t)n_group, sizeof *sum, "scores", err);
     bool ok = neuron && sum;
@@ -255,6 +267,7 @@ int kit_score(kit_scorer *s, const kit_metric *metric, double **score, dw_err *e
     dw_rng rng;
     dw_rng_seed(&rng, s->seed);
     memset(score, 0, (size_t)n_layer * sizeof *score);
+    if (kit_check_group(&s->model->net.hp, s->group, err)) return -1;
     if (metric->needs_stats && check_stats(s, metric, err)) return -1;
     if (metric->needs_weights && dw_model_need_whole_ffn(s->model, err)) return -1;
     if (metric->needs_weights && need_slices(s, err)) return -1;

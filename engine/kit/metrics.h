@@ -60,6 +60,10 @@ typedef struct kit_scorer {
     dw_pool *pool;
 } kit_scorer;
 
+int kit_widest_group(const dw_hparams *hp, int most); // the largest of most, most / 2, ... 1 that divides all widths
+/* Fails if `group` does not divide a width; the message names the largest group that does. */
+int kit_check_group(const dw_hparams *hp, int group, dw_err *err);
+
 /* Scores of all groups of all layers: score[l] has n_ff[l] / group values; free() each.  Fails if the statistics have
  * another shape, if `group` does not divide a width, if a score is not finite, or if the metric needs weights and the
  * model has hot and cold neurons. */
