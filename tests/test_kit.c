@@ -72,7 +72,7 @@ static void every_form(void) {
     dw_err err;
     const char *lines[] = {
         "--count=3|--colour|blue|-F|a|b",     "-n|3|-cblue|--fast|a|b", "-Fn3|-c|BLUE|a|b",
-        "a|--count|3|--colour=blue|b|--fast", "-c=blue|-n=3|-F|--|a|b", "-n|1|-n|3|-cred|-cblue|a|b|-F"};
+        "a|--count|3|--colour=blue|b|--fast", "-c=blue|-n=3|-F|--|a|b", "-n|30e-1|-cblue|a|b|-F"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         CHECK(read_line(&program, lines[i], &err) == OPT_DONE, "%s: %s", lines[i], err.text);
         CHECK(o.count == 3 && o.fast && !strcmp(o.colour, "blue") && o.words.n == 2 && !strcmp(o.words.item[1], "b"),
@@ -139,6 +139,12 @@ static void wrong_usage(void) {
         {"--fast=1", "--fast takes no value"},
         {"-n|three", "'three' is not a whole number"},
         {"-n|3x", "'3x' is not a whole number"},
+        {"-n|2.5", "'2.5' is not a whole number"},
+        {"-n|1e-1", "'1e-1' is not a whole number"},
+        {"-n|0x3", "'0x3' is not a whole number"},
+        {"-n|inf", "'inf' is not a whole number"},
+        {"-n|1e1", "'1e1' is not between -5 and 9"},
+        {"-n|1e999", "too large"},
         {"-n|10", "'10' is not between -5 and 9"},
         {"-n|-6", "'-6' is not between"},
         {"-n|99999999999999999999", "too large"},
@@ -159,6 +165,8 @@ static void wrong_usage(void) {
         {"a|b|c", "WORD: 3 values are too many, at most 2"},
         {"--path=", "the name is empty"},
         {"-f", "--texts needs a value"},
+        {"-n|1|-n|3", "--count is given twice, and it takes one value"},
+        {"--colour=red|-c|red", "--colour is given twice"},
     };
     dw_err err;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -282,7 +290,7 @@ static void nearest(void) {
     const struct {
         const char *word, *name;
     } wanted[] = {{"gren", "green"}, {"GREEN", "green"}, {"rde", "red"}, {"blu", "blue"},
-                  {"yellow", NULL},  {"x", NULL},        {"", NULL}};
+                  {"yellow", NULL},  {"x", NULL},        {"", NULL},     {"rat", NULL}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         const char *name = opt_nearest(wanted[i].word, colours, sizeof *colours);
         CHECK(wanted[i].name ? name && !strcmp(name, wanted[i].name) : !name, "'%s': %s", wanted[i].word,

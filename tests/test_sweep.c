@@ -738,7 +738,7 @@ static void options_checked(void) {
            "would write 'x', which is no output of the step");
     refuse("p : collect -m $dense -f a.txt --export-imatrix /tmp/x -o $out.h5\n",
            "would write '/tmp/x', which is no output of the step");
-    refuse("how = '--rate 0.2 -o /tmp/x'\np : rank -m $dense --metric weight -o $out.tsv $how\n",
+    refuse("how = '--rate 0.2 --scores /tmp/x'\np : rank -m $dense --metric weight -o $out.tsv $how\n",
            "line 4: rank: the command of 'p' would write '/tmp/x'");
     refuse("p : versus -m $dense --stock evil -o $out.tsv\n",
            "line 3: 'versus' is not among the programs that steps run");

@@ -14,9 +14,9 @@
 
 enum { MAX_ROWS = 128 };
 
-/* The program of the command line, and for each row whether it was given or has a default. */
+/* The program of the command line, and for each row whether it was given, and whether it was given or has a default. */
 static const opt_program *parsed;
-static bool has_value[MAX_ROWS];
+static bool is_given[MAX_ROWS], has_value[MAX_ROWS];
 
 /* ---- names ---------------------------------------------------------------------------------------------- */
 
@@ -50,12 +50,13 @@ static int distance(const char *a, const char *b) {
     return d[n][m];
 }
 
-/* Keeps the more similar name in *best.  A name is similar if it begins with the word, or if at most 1 + a third of the
- * word must change. */
+/* Keeps the more similar name in *best.  A name is similar if it begins with the word, or if at most two letters or a
+ * third of the word must change, and never more than half of it. */
 static void nearer(const char *word, const char *name, const char **best, int *best_distance) {
     const size_t len = strlen(word);
     const int d = len >= 3 && !strncasecmp(word, name, len) ? 1 : distance(word, name);
-    if (d < *best_distance && d <= 1 + (int)len / 3 && d < (int)len) {
+    const int most = len / 3 > 2 ? (int)len / 3 : 2;
+    if (d < *best_distance && d <= most && 2 * d <= (int)len) {
         *best = name;
         *best_distance = d;
     }
@@ -141,14 +142,16 @@ static int fail_range(const opt_row *row, const char *text, dw_err *err) {
     return dw_fail(err, "%s: '%s' is not between %.15g and %.15g", opt_label(row), text, row->min, row->max);
 }
 
+/* "20000" and "2e4": a double holds every int. */
 static int set_int(const opt_row *row, const char *text, dw_err *err) {
     char *end;
-    errno = 0;
-    const long x = strtol(text, &end, 10);
-    if (end == text || *end) return dw_fail(err, "%s: '%s' is not a whole number", opt_label(row), text);
-    if (errno || x < INT_MIN || x > INT_MAX)
+    const double x = strtod(text, &end);
+    const bool is_decimal = !text[strspn(text, " +-.0123456789eE")]; // neither "0x10" nor "inf"
+    if (end == text || *end || !is_decimal || (isfinite(x) && x != floor(x)))
+        return dw_fail(err, "%s: '%s' is not a whole number", opt_label(row), text);
+    if (x < INT_MIN || x > INT_MAX)
         return dw_fail(err, "%s: '%s' is too %s", opt_label(row), text, x < 0 ? "small" : "large");
-    if (!is_within(row, (double)x)) return fail_range(row, text, err);
+    if (!is_within(row, x)) return fail_range(row, text, err);
     *(int *)row->target = (int)x;
     return 0;
 }
@@ -287,8 +290,12 @@ typedef struct reader {
     dw_err *err;
 } reader;
 
+/* Two values for an option that takes one are a mistake; a flag may be repeated. */
 static int give(reader *r, const opt_row *row, const char *text) {
-    has_value[row - r->program->rows] = true;
+    const bool is_single = row->name && row->kind != OPT_TEXTS && row->kind != OPT_FLAG;
+    const ptrdiff_t i = row - r->program->rows;
+    if (is_given[i] && is_single) return dw_fail(r->err, "%s is given twice, and it takes one value", opt_label(row));
+    is_given[i] = has_value[i] = true;
     return set_value(row, text, r->err);
 }
 
@@ -343,10 +350,11 @@ static int read_word(reader *r, const char *arg) {
 static int complete(reader *r) {
     for (const opt_row *row = r->program->rows; !opt_is_end(row); row++) {
         if (!opt_is_value(row)) continue;
-        const bool given = has_value[row - r->program->rows];
-        if (!given && row->initial) {
-            if (give(r, row, row->initial)) return -1;
-        } else if (!given && row->flags & OPT_REQUIRED) {
+        const ptrdiff_t i = row - r->program->rows;
+        if (!is_given[i] && row->initial) {
+            has_value[i] = true;
+            if (set_value(row, row->initial, r->err)) return -1;
+        } else if (!is_given[i] && row->flags & OPT_REQUIRED) {
             return dw_fail(r->err, "%s%s%s is missing", opt_label(row), row->name && row->value ? " " : "",
                            row->name && row->value ? row->value : "");
         }
@@ -374,6 +382,7 @@ int opt_read(const opt_program *program, int argc, char **argv, dw_err *err) {
     while (!opt_is_end(&program->rows[n_rows])) n_rows++;
     if (n_rows > MAX_ROWS) return dw_fail(err, "the program has more than %d options", MAX_ROWS);
     parsed = program;
+    memset(is_given, 0, sizeof is_given);
     memset(has_value, 0, sizeof has_value);
     while (r.next < r.end) {
         const char *arg = *r.next++;
@@ -460,6 +469,8 @@ static char *scalar_text(const opt_row *row) {
     }
     return tool_need(strdup(text), opt_label(row));
 }
+
+bool opt_is_given(const char *name) { return is_given[find_long(parsed, name, strlen(name)) - parsed->rows]; }
 
 void opt_chosen(const void *target) {
     for (const opt_row *row = parsed->rows; !opt_is_end(row); row++)

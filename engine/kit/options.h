@@ -5,8 +5,8 @@
  *
  * Arguments are --name value, --name=value, -x value or -xvalue; letters of flags may be joined; -- ends the options.
  * A value that begins with a dash and is not a number must be given as --name=value.  OPT_TEXTS takes all values up to
- * the next option (--name=value takes one) and may be repeated; of any other option the last value counts.  Choices are
- * found in upper and lower case and stored as the table spells them.  Every program has --help (-h), --help-man,
+ * the next option (--name=value takes one) and may be repeated, as a flag may; any other option is given once.  Choices
+ * are found in upper and lower case and stored as the table spells them.  Every program has --help (-h), --help-man,
  * --version, --summary and --check-options: it reads the other arguments as always, prints "output PATH" for every file
  * that they name for writing and "input PATH" for every one for reading, and ends without looking at any file.  sweep
  * asks so before it runs a command. */
@@ -19,7 +19,7 @@
 
 typedef enum opt_kind {
     OPT_FLAG,   // bool *: --name sets it
-    OPT_INT,    // int *: min .. max
+    OPT_INT,    // int *: min .. max; 20000 or 2e4
     OPT_REAL,   // double *: min .. max
     OPT_BYTES,  // size_t *: 3300000000, 3.3GB, 512MiB
     OPT_TEXT,   // const char **
@@ -139,6 +139,9 @@ void tool_backend_text(char text[32]);     // "cpu avx512": backend and level, w
  * and exits 0, or a usage error and exits 2.  It also opens closed standard streams, records the inputs so that no
  * output replaces one, and installs the signal handlers that remove unfinished outputs. */
 void opt_parse(const opt_program *program, int argc, char **argv);
+
+/* Whether the command line has the program's option with this name. */
+bool opt_is_given(const char *name);
 
 /* Says that the program itself has set the option with this target, which was not given and has no default.  The lineage
  * then stores the value as if it had been given. */
