@@ -203,6 +203,8 @@ static void check_outputs(void) {
     const bool has_size = o.rate >= 0 || o.bytes || o.us > 0;
     if (!o.compare && !o.out && !o.scores && !o.ablation)
         die_usage("nothing to write: give a plan (-o), --scores, --ablation or --compare");
+    if (o.metric && !o.out && !o.scores)
+        die_usage("--metric is for a plan (-o) and --scores; --compare and --ablation take every metric");
     if (o.scores && !o.metric) die_usage("--scores needs a --metric");
     if (!o.metric && strcmp(o.allocate, "uniform") != 0) die_usage("--allocate %s needs a --metric", o.allocate);
     if (!has_size && !o.drop_layers && !(o.heads > 0) && (o.out || o.compare))

@@ -123,8 +123,11 @@ int score_print_rows(const score_run *r, dw_err *err) {
     for (int i = 0; i < r->n_models; i++)
         for (int t = 0; t < score_n_all_rows(&r->all[i], r); t++) all[at++] = r->all[i].result[t];
     int rc = r->o->json ? print_json(all, n, err) : print_short(all, n, err);
-    for (int i = 0; i < r->n_models && r->o->per_layer && !rc; i++)
-        if (r->all[i].model && dw_model_is_gated(r->all[i].model)) print_layers(&r->all[i]);
+    for (int i = 0; i < r->n_models && r->o->per_layer && !rc; i++) {
+        const score_entrant *c = &r->all[i];
+        if (c->model && dw_model_is_gated(c->model)) print_layers(c);
+        else say("'%s' is not gated: --per-layer prints nothing of it", c->path);
+    }
     free(all);
     return rc;
 }

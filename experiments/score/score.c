@@ -292,6 +292,13 @@ static bool needs_text(void) {
     return any && !o.speed_only;
 }
 
+static void check_no_speed(void) {
+    static const char *const names[] = {"depth", "speed-prefill", "speed-decode", "speed-rounds", "sequences"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (opt_is_given(names[i]))
+            die_usage("--%s asks for speed, --no-speed for none; leave one of them out", names[i]);
+}
+
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     if (o.columns) {
@@ -307,8 +314,7 @@ int main(int argc, char **argv) {
         die_usage("--speed-prefill 0 and --speed-decode 0 leave nothing to measure");
     if (o.speed_only && o.texts.n) warn("--speed-only reads no text; -f is not used");
     if (o.inject && o.texts.n) die_usage("--inject measures speed alone, which reads no text; leave out -f");
-    if (o.no_speed && strcmp(o.depths, "0"))
-        die_usage("--depth asks for speed, --no-speed for none; leave one of them out");
+    if (o.no_speed) check_no_speed();
     if (o.json && o.per_layer) die_usage("--per-layer prints a table, --json objects; give one of them");
     o.speed_only |= o.inject != NULL;
     if (!o.texts.n && needs_text()) die_usage("give a text with -f");

@@ -59,6 +59,11 @@ wrong 'of 1, not of 32'            gate -m m.gguf -s text.txt -o made --rule cat
 wrong 'begins below 1'             collect -m m.gguf -f text.txt -o made --windows 0-2
 wrong 'give a model'               score -f text.txt
 wrong 'of one model'               score -m m.gguf m.gguf -f text.txt --store made
+wrong '--speed-prefill asks for speed' score -m m.gguf -f text.txt --no-speed --speed-prefill 100
+wrong '--depth asks for speed'     score -m m.gguf -f text.txt --no-speed --depth 0
+wrong 'take every metric'          rank -m m.gguf --compare --metric weight --rate 0.5
+wrong '--model is given twice, and it takes one value' generate -m m.gguf -m m.gguf -p a
+wrong "'1.5e0' is not a whole number" trace -m m.gguf -f text.txt -o made --tokens 1.5e0
 wrong 'no list of'                 score -m m.gguf --speed-only --depth 0,0
 wrong '1 and 256'                  score -m m.gguf --speed-only --sequences 0
 wrong 'is missing'                 inspect
