@@ -153,10 +153,18 @@ static int read_activation(checkpoint_config *c, const json_t *config, dw_err *e
     return 0;
 }
 
+static bool has_experts(const json_t *config) {
+    return json_object_get(config, "num_local_experts") || json_object_get(config, "num_experts") ||
+           json_object_get(config, "n_routed_experts");
+}
+
 static int read_config(checkpoint_config *c, const json_t *config, dw_err *err) {
     const char *class_name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
     if (!class_name) return dw_fail(err, "config.json has no 'architectures': is this a model's folder?");
     c->arch = dw_arch_of_hf(class_name);
+    if (!c->arch && has_experts(config))
+        return dw_fail(err, "'%s' is a mixture of experts, which is not supported (%s are)", class_name,
+                       dw_arch_names(true).text);
     if (!c->arch)
         return dw_fail(err, "architecture '%s' is not supported (%s are)", class_name, dw_arch_names(true).text);
     if (read_activation(c, config, err)) return -1;
@@ -335,6 +343,16 @@ static int bind_all(checkpoint *c, dw_err *err) {
     return check_all_used(c, err);
 }
 
+static int fail_without_config(const char *folder, dw_err *err) {
+    char *path = dw_format(err, "%s/adapter_config.json", folder);
+    if (!path) return -1;
+    const bool is_adapter = dw_file_exists(path);
+    free(path);
+    if (!is_adapter) return dw_fail(err, "'%s' is no checkpoint folder: it has no config.json", folder);
+    return dw_fail(err, "'%s' is an adapter (adapter_config.json) and no whole model; merge it into its base model and "
+                        "convert that", folder);
+}
+
 int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
     *c = (checkpoint){.folder = folder};
     if (dw_is_gguf(folder)) return dw_fail(err, "'%s' is a GGUF file already; requant changes its types", folder);
@@ -348,10 +366,14 @@ int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
     if (!path) return -1;
     if (!dw_file_exists(path)) {
         free(path);
-        return dw_fail(err, "'%s' is no checkpoint folder: it has no config.json", folder);
+        return fail_without_config(folder, err);
     }
     config = dw_json_load(path, MAX_CONFIG_BYTES, DW_JSON_TREE, err);
-    if (!config || read_config(&c->config, config, err)) goto done;
+    if (!config) goto done;
+    if (read_config(&c->config, config, err)) {
+        dw_fail_in(err, "'%s'", folder);
+        goto done;
+    }
     c->weights = kit_safetensors_open(folder, err);
     if (!c->weights || bind_all(c, err)) goto done;
     rc = dw_vocab_from_hf(&c->vocab, folder, (size_t)c->config.sizes.n_vocab, err);

@@ -313,6 +313,7 @@ static int print_json(const dw_model *m, dw_err *err) {
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     if (o.file.n != 1) die_usage("give one file");
+    if (!*o.file.item[0]) die_usage("FILE: the name is empty");
     dw_err err = {0};
     const char *path = o.file.item[0];
     inspect_file *inspect = inspect_file_of(path);

@@ -147,7 +147,7 @@ static int tell_layer(char **text, const predict_result *x, dw_err *err) {
 
 static shown show_gain(const predict_gain *g) {
     shown s = show("%+.4f", g->mean);
-    if (!isnan(g->half)) snprintf(s.text, sizeof s.text, "%+.4f +- %.4f", g->mean, g->half);
+    if (!isnan(g->half)) snprintf(s.text, sizeof s.text, "%+.4f ± %.4f", g->mean, g->half);
     return s;
 }
 

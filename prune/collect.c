@@ -716,6 +716,11 @@ static int import_imatrix(kit_stats *s, dw_model *m, const char *model_sha256, d
     return rc ? dw_fail_in(err, "'%s'", o.import_imatrix) : 0;
 }
 
+static void tell_import(const kit_stats *s) {
+    say("'%s': sums of squares of the inputs of %d layers over %.0f tokens, from '%s'; nothing of single neurons", o.out,
+        s->n_layer, (double)s->text[0].n_tokens, o.import_imatrix);
+}
+
 static int export_imatrix(const kit_stats *s, const dw_model *m, dw_err *err) {
     kit_imatrix im;
     const size_t n = strlen(o.export_imatrix);
@@ -768,6 +773,7 @@ int main(int argc, char **argv) {
     if (write_gram(&r, &s, &err)) die_err(&err);
     if (o.out && kit_stats_write(&s, o.out, &err)) die_err(&err);
     if (o.export_imatrix && export_imatrix(&s, m, &err)) die_err(&err);
+    if (o.out && o.import_imatrix) tell_import(&s);
     if (o.out && o.texts.n) {
         char *kept = dw_format(NULL, "%s.part", o.out);
         if (kept) unlink(kept);

@@ -396,7 +396,7 @@ static int print_sizes(const prune_layout *layout, dw_err *err) {
     kit_sizes sizes;
     prune_layout_sizes(layout, &sizes);
     char *text = kit_sizes_table(&sizes, err);
-    const int rc = text ? prune_write_text("-", "the table of sizes", text, err) : -1;
+    const int rc = text ? prune_write_text("-", text, err) : -1;
     free(text);
     return rc;
 }

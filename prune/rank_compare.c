@@ -113,7 +113,6 @@ int rank_compare(rank_inputs *in, dw_err *err) {
         rc = print_matrix(j, n, in, false, err);
         if (!rc) rc = print_matrix(j, n, in, true, err);
     }
-    if (!rc && fflush(stdout)) rc = dw_fail(err, "cannot write to standard output");
     for (int i = 0; i < n; i++) judged_release(&j[i], in->hp->n_layer);
     free(n_keep);
     free(all);
@@ -170,7 +169,7 @@ static int write_ablation(const rank_inputs *in, const ablated *group, size_t n,
     char *comment = describe_ablation(in, loss, err);
     const ablation_report r = {comment ? comment : "", group, n, in->scorer.group, metric, s->n};
     char *text = comment ? ablation_table(&r, err) : NULL;
-    const int rc = text ? prune_write_text(in->o->ablation, "the ablation", text, err) : -1;
+    const int rc = text ? prune_write_text(in->o->ablation, text, err) : -1;
     free(comment);
     free(text);
     return rc;

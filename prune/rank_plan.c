@@ -115,7 +115,7 @@ static int write_plan(const kit_plan *p, const char *path, dw_err *err) {
     if (strcmp(path, "-") != 0) return kit_plan_write(p, path, err);
     size_t size;
     char *text = kit_plan_format(p, &size, err);
-    const int rc = text ? prune_write_text("-", "the plan", text, err) : -1;
+    const int rc = text ? prune_write_text("-", text, err) : -1;
     free(text);
     return rc;
 }
@@ -161,7 +161,7 @@ static int write_scores(const rank_inputs *in, double *const *score, dw_err *err
         rc = dw_append(&comment, err, "metric %s (%s; %s), group %d, seed %d\n", metric->name, metric->formula,
                        metric->source, in->scorer.group, in->o->seed);
     if (!rc) rc = (text = prune_scores_table(in->hp, comment, in->scorer.group, score, err)) ? 0 : -1;
-    if (!rc) rc = prune_write_text(in->o->scores, "the scores", text, err);
+    if (!rc) rc = prune_write_text(in->o->scores, text, err);
     free(comment);
     free(text);
     return rc;

@@ -17,7 +17,7 @@
 char *prune_scores_table(const dw_hparams *hp, const char *comment, int group, double *const *score, dw_err *err);
 /* Writes a file, which appears whole or not at all, and is read back. */
 int prune_write_whole(const char *path, const void *data, size_t size, dw_err *err);
-/* Writes a text to a file, as above, or to standard output ("-").  `what` names it in messages. */
-int prune_write_text(const char *path, const char *what, const char *text, dw_err *err);
+/* Writes a text to a file, as above, or to standard output ("-"). */
+int prune_write_text(const char *path, const char *text, dw_err *err);
 
 #endif

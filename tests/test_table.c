@@ -485,7 +485,7 @@ static void damaged(void) {
                {"model text  ppl\na * 1 2\n", "the name of column 3 is empty"},
                {"model text ppl\n\xff * 1\n", "column 'model' of row 1 is no UTF-8"},
                {"model text p\xffpl\na * 1\n", "the name of column 3 is no UTF-8"},
-               {"# deadwood\n# x\nmodel text ppl\n", "there are no rows, only a line"},
+               {"# deadwood\n# x\nmodel text ppl\n", "bad.tsv': there are no rows, only a line"},
                {"hello\n", "there are no rows, only a line"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const char *path = write_table("bad.tsv", bad[i].text), *out = test_file("bad.md");

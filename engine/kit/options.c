@@ -262,17 +262,16 @@ static int add_text(const opt_row *row, const char *text) {
 }
 
 static int set_value(const opt_row *row, const char *text, dw_err *err) {
+    const bool is_name = row->kind == OPT_PATH || row->flags & OPT_INPUT;
+    if (is_name && !*text) return dw_fail(err, "%s: the name is empty", opt_label(row));
     if (!row->name) return add_text(row, text);
     switch (row->kind) {
     case OPT_FLAG: *(bool *)row->target = true; return 0;
     case OPT_INT: return set_int(row, text, err);
     case OPT_REAL: return set_real(row, text, err);
     case OPT_BYTES: return set_bytes(row, text, err);
-    case OPT_TEXT: *(const char **)row->target = text; return 0;
-    case OPT_PATH:
-        if (!*text) return dw_fail(err, "%s: the name is empty", opt_label(row));
-        *(const char **)row->target = text;
-        return 0;
+    case OPT_TEXT:
+    case OPT_PATH: *(const char **)row->target = text; return 0;
     case OPT_CHOICE: return set_choice(row, text, err);
     case OPT_TEXTS: return add_text(row, text);
     case OPT_RANGE: return set_range(row, text, err);

@@ -429,9 +429,9 @@ int kit_stats_check_neurons(const kit_stats *s, dw_err *err) {
         for (size_t t = 0; t < s->n_text; t++)
             if (!s->layer[l].count[s->text[t].row])
                 return dw_fail(err,
-                               "layer %d: the statistics have no neurons of text '%s' (as statistics from an "
-                               "imatrix); collect them from texts",
-                               l, s->text[t].name);
+                               "the statistics know nothing of single neurons for '%s', as those from an imatrix do; "
+                               "collect them from texts",
+                               s->text[t].name);
     return s->n_text ? 0 : dw_fail(err, "the statistics have no text");
 }
 

@@ -336,6 +336,9 @@ int exp_rows_read(exp_rows *r, const char *const *paths, size_t n_paths, dw_err 
     }
     if (!rc) rc = unite_columns(r, err);
     if (!rc) rc = unite_cells(r, err);
+    if (!rc && !r->n_rows)
+        rc = dw_fail(err, "'%s'%s: there are no rows, only a line with names of columns", paths[0],
+                     n_paths > 1 ? " and the others" : "");
     if (!rc) rc = relate_rows(r, err);
     if (rc) exp_rows_release(r);
     return rc;
@@ -631,7 +634,6 @@ static int make_lines(exp_lines *s, const exp_rows *r, const exp_choice *c, bool
     for (size_t i = 0; i < r->n_rows; i++)
         if (keep[i]) take_line(s, r, keep, c->join ? key : NULL, of, i);
     free(of);
-    if (!r->n_rows) return dw_fail(err, "there are no rows, only a line with names of columns");
     if (!s->n) return dw_fail(err, "none of %zu rows is left; look at --where and --text", r->n_rows);
     mark_dense(s, r);
     return sort_lines(s, r, sort, c->reverse, err);

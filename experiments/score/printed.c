@@ -53,6 +53,12 @@ static void print_cells(char (*cell)[CELL], const int *width) {
     printf("\n");
 }
 
+static bool any_without_error(const exp_result *r, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!isnan(r[i].ppl) && r[i].windows < MEASURE_LEAST_WINDOWS) return true;
+    return false;
+}
+
 static int print_short(const exp_result *r, size_t n, dw_err *err) {
     static const char *const heads[SHORT_COLUMNS] = {"model",   "text", "ppl",           "ln ratio",    "KL",
                                                      "top-1 %", "MB",   "prefill tok/s", "decode tok/s"};
@@ -68,6 +74,7 @@ static int print_short(const exp_result *r, size_t n, dw_err *err) {
     for (size_t i = 0; i < n; i++)
         if (*r[i].disturbed && strcmp(r[i].disturbed, "no") && (!i || strcmp(r[i].model, r[i - 1].model)))
             say("the speed of '%s' was disturbed: %s", r[i].model, r[i].disturbed);
+    if (any_without_error(r, n)) say("± is a standard error over windows (fewer than %d windows: none)", MEASURE_LEAST_WINDOWS);
     free(cell);
     return 0;
 }

@@ -14,3 +14,9 @@ status=0
 deadwood convert folder -o m.gguf 2>err || status=$?
 test $status = 1
 grep -q "'folder' is no checkpoint folder: it has no config.json" err
+echo '{}' >folder/adapter_config.json
+deadwood convert folder -o m.gguf 2>err && exit 1
+grep -q "'folder' is an adapter (adapter_config.json) and no whole model; merge it" err
+echo '{"architectures": ["MixtralForCausalLM"], "num_local_experts": 4}' >folder/config.json
+deadwood convert folder -o m.gguf 2>err && exit 1
+grep -q "'folder': 'MixtralForCausalLM' is a mixture of experts, which is not supported" err

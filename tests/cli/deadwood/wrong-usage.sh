@@ -67,6 +67,8 @@ wrong "'1.5e0' is not a whole number" trace -m m.gguf -f text.txt -o made --toke
 wrong 'no list of'                 score -m m.gguf --speed-only --depth 0,0
 wrong '1 and 256'                  score -m m.gguf --speed-only --sequences 0
 wrong 'is missing'                 inspect
+wrong 'FILE: the name is empty'   inspect ''
+wrong '--text: the name is empty' score -m m.gguf -f ''
 wrong 'give one file'              inspect m.gguf m.gguf
 wrong 'none of decode'             versus -m m.gguf --what encode
 wrong 'no list of'                 versus -m m.gguf --depth 1,x --stock folder
