@@ -79,7 +79,7 @@ began=$(date +%s)
 
 # ---- commands
 
-say() { printf '\n%s\n' "$*" | fold -s -w 110; }
+say() { printf '\n%s\n' "$*" | fold -s -w 110 | sed 's/ *$//'; }
 heading() { printf '\n==== %s\n' "$*"; }
 
 # is_made FILE COMMAND: by this command, and nothing that it reads is newer.
@@ -305,9 +305,27 @@ announce() {
         -v windows="$windows" -v n_eval="$(ls "$texts"/eval/*.txt | wc -l)" -v n_calib="$(ls "$texts"/calib/*.txt | wc -l)" \
         -v prefill="$(cell dense prefill_tok_s "$out/first.tsv")" -v decode="$(cell dense decode_tok_s "$out/first.tsv")" \
         -v rounds=$rounds -v n_ff="$n_ff" -v n_embd="$n_embd" -v n_layer="$n_layer" -v traced=$trace_tokens -v epochs=$epochs \
-        -v heal="$([ "$bits" = 16 ] && echo "$heal" || echo 0)" -v bits="$bits" -v is_folder="$([ -d "$model" ] && echo 1 || echo 0)" -v out="$out" -v estimate="$out/estimate" '
+        -v heal="$([ "$bits" = 16 ] && echo "$heal" || echo 0)" -v bits="$bits" -v stored="$([ "$type" = F32 ] && echo 32 || echo "$bits")" \
+        -v is_folder="$([ -d "$model" ] && echo 1 || echo 0)" -v source="$([ -z "$source" ] || { [ -d "$SOURCE" ] && echo 2 || echo 1; })" \
+        -v has_q8_down="$([ -z "$down_type" ] || echo 1)" -v out="$out" -v estimate="$out/estimate" '
         function size(bytes) {return bytes < 1e9 ? sprintf("%.0f MB", bytes / 1e6) : sprintf("%.1f GB", bytes / 1e9)}
         function least(a, b) {return a < b ? a : b}
+        function most(a, b) {return a > b ? a : b}
+        # Bytes that stay and, in peak, those that are there at once.
+        function disk(down, learnt, statistics, traces, files) {
+            down = least(n_layer * n_ff * n_embd * stored / 8 / model, 1 / 3)        # its share of the file
+            files = is_folder + (source == 2) * 16 / stored
+            files += 5 * (1 + down)                                                  # gated and predicted: down twice
+            files += 5 - 1.2 * 3 * down + has_q8_down * 5 * down * (8.5 / stored - 1) # three cut by 20 %, two by 30 %
+            files += 26 / stored                                                     # five rounded ones, 5.2 bits on average
+            learnt = (heal > 0) * (1 - 0.9 * down)
+            statistics = 800 * n_layer * n_ff * (source ? 2 : 1)
+            traces = traced * n_layer * (2 * n_embd + 2.125 * n_ff)                  # stored in 0.83 of that, with all of it reserved
+            peak = (is_folder + 4 * (1 + down)) * model + statistics + traces
+            files = (files + learnt) * model + statistics + 0.85 * traces
+            peak = most(peak, files + (heal > 2) * (1 + (heal > 4)) * learnt * model * 128 / stored) # a checkpoint every 2 minutes
+            return files
+        }
         BEGIN {
             scored /= 3.5; calib /= 3.5 # characters a token
             if (windows != "") {
@@ -324,16 +342,19 @@ announce() {
             seconds += 60 * heal
             seconds += 13 * (rounds + 1) * 64 / decode + 7 * 30 / decode                 # decoding in turn, and what they say
             seconds += 15 * model / 2.5e8 * (bits == 16 ? 1 : 16 / bits) + 12            # files: written, compared, rounded
-            printf "It will take about %.0f minute%s, %s of disk in %s and up to %s of memory (several models run side by side).\n",
-                seconds / 60 + 0.5, seconds < 60 ? "" : "s", size((13 + is_folder) * model), out, size(6 * model + 1e9)
+            bytes = disk()
+            at_times = ""
+            if (peak > 1.05 * bytes) at_times = " (at times " size(peak) ")"
+            printf "It will take about %.0f minute%s, %s of disk in %s%s and up to %s of memory (several models run side by side).\n",
+                seconds / 60 + 0.5, seconds < 60 ? "" : "s", size(bytes), out, at_times, size(6 * model + 1e9)
             if (seconds > 3600 && windows == "") print "WINDOWS=1-4 shortens it."
-            print seconds >estimate; print (13 + is_folder) * model / 1024 >estimate
+            print seconds >estimate; print peak / 1024 >estimate
         }'
 }
 announce
 needed=$(sed -n 2p "$out/estimate") free=$(df -Pk "$out" | awk 'NR == 2 {print $4 + 0}')
 used=$(du -sk "$out" | awk '{print $1}')
-is "$needed > $free + $used" && fail "$out has too little room: about $(awk "BEGIN {printf \"%.1f\", $needed / 1e6}") GB are needed; give OUT=DIR on another disk"
+is "$needed > $free + $used" && fail "$out has too little room: about $(awk "BEGIN {printf \"%.1f\", $needed * 1.024e-6}") GB are needed; give OUT=DIR on another disk"
 
 score dense '' dense || fail "cannot score '$model': $why" "$needs"
 say "What its neurons do, on texts that are not the ones it is scored on:"
@@ -513,7 +534,11 @@ awk -F '\t' -v OFS='\t' '
     {if (peak[$at["model"]] != "") {$at["peak_rss_bytes"] = peak[$at["model"]]; $at["disturbed"] = state[$at["model"]]}
      print $0, gain[$at["model"]] == "" ? "-" : gain[$at["model"]]}' "$out/gains.tsv" $(rows) >"$out/rows.tsv.part" &&
     mv "$out/rows.tsv.part" "$out/rows.tsv"
-leaks=$(awk -F '\t' '$1 == "date" {for (n = 1; n <= NF; n++) at[$n] = n; next} !/^#/ && $at["leak"] != "no" && $at["leak"] != "-" {print $at["leak"]}' "$out/rows.tsv" | sort -u | head -n 3)
+# A line for each text that is scored and each calibration text that has parts of it, whatever was made with that one.
+leaks=$(awk -F '\t' '
+    $1 == "date" {for (n = 1; n <= NF; n++) at[$n] = n; next}
+    /^#/ || $at["text"] == "*" || $at["leak"] == "no" || $at["leak"] == "-" {next}
+    {leak = $at["leak"]; sub(/ of step [^ ]*/, "", leak); print "- \047" $at["text"] "\047 is scored, and " leak}' "$out/rows.tsv" | sort -u)
 verdict=""
 [ -z "$leaks" ] || verdict=,verdict
 plot=""
@@ -556,9 +581,9 @@ say "The post is \"How I Made an AI Model Faster on My MacBook - And What Went W
     "https://onemanandhisdroids.de/en/how-i-made-an-ai-model-faster-on-my-macbook-and-what-went-wrong: a 7B model in 4 bits (MLX) on" \
     "an M1 Max.  Its percentages are computed here from its own speeds; where they differ from what it says, both stand there." \
     "A small model stays in the processor's cache: what skipped bytes are worth on a large one is in results/README.md."
-[ -z "$leaks" ] || say "Caution: a model was made with a text that it is scored on ($(echo "$leaks" | tr '\n' ' ')), so its quality is too good."
+[ -z "$leaks" ] || { say "Caution: models were made with text that they are scored on, so their quality is too good:" && echo "$leaks"; }
 [ -z "$skipped" ] || printf '\nWhat could not be made here, and why:%s\n' "$skipped"
 say "The table is $out/table.md, the plot $out/plot.svg; every column is in $out/rows.tsv (deadwood score --columns says what each" \
     "means).  How a file came to be: deadwood inspect $out/q2_k.gguf --lineage"
 awk -v took=$(($(date +%s) - began)) -v said="$(head -n 1 "$out/estimate")" -v kb="$(du -sk "$out" | awk '{print $1}')" \
-    'BEGIN {printf "\nIt took %.1f minutes (%.1f were expected) and %.0f MB.\n", took / 60, said / 60, kb / 1e3}'
+    'BEGIN {printf "\nIt took %.1f minutes (%.1f were expected) and %.0f MB.\n", took / 60, said / 60, kb * 1.024e-3}'
