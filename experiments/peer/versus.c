@@ -25,6 +25,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define PACKAGE_VERSION "3.22.1" // llama.cpp 0.5.0
+#define PACKAGE_MB "11"          // 30 MB when unpacked
+
 static struct {
     const char *model, *stock_model, *try, *what, *text, *stock, *fetch, *quantize, *out, *imatrix, *depths, *level, *kv;
     const char *precision;
@@ -65,7 +68,8 @@ static const opt_row options[] = {
     {"stock-model", 0, OPT_PATH, OPT_INPUT, &o.stock_model, NULL, "FILE",
      .help = "of --ppl: upstream runs this file, of a type that this engine lacks, beside -m; tokens are those of -m"},
     {.kind = OPT_GROUP, .help = "upstream's own tools"},
-    {"fetch", 0, OPT_PATH, 0, &o.fetch, NULL, "DIR", .help = "get upstream's libraries with npm into DIR"},
+    {"fetch", 0, OPT_PATH, OPT_FOLDER, &o.fetch, NULL, "DIR",
+     .help = "get upstream's libraries with npm into DIR, which it makes: a download of about " PACKAGE_MB " MB"},
     {"quantize", 0, OPT_TEXT, 0, &o.quantize, NULL, "TYPE",
      .help = "let upstream quantize -m to -o: Q4_K_M, IQ2_M, ..."},
     {"imatrix", 0, OPT_PATH, OPT_INPUT, &o.imatrix, NULL, "FILE", .help = "importances for --quantize"},
@@ -671,7 +675,6 @@ static void compare_perplexity(const comparison *c) {
 
 /* ---- stock's package and quantizer ---------------------------------------------------------------------- */
 
-#define PACKAGE_VERSION "3.22.1" // llama.cpp 0.5.0
 #if defined(__aarch64__)
 #define PLATFORM "linux-arm64"
 #else
@@ -692,6 +695,7 @@ static void run_program(const char *const *argv, const char *missing) {
 static void fetch(void) {
     char tarball[4096];
     snprintf(tarball, sizeof tarball, "%s/node-llama-cpp-" PLATFORM "-" PACKAGE_VERSION ".tgz", o.fetch);
+    say("fetching llama.cpp's libraries for " PLATFORM " as a package of npm, about " PACKAGE_MB " MB, into '%s'", o.fetch);
     run_program((const char *const[]){"mkdir", "-p", o.fetch, NULL}, "cannot find 'mkdir'");
     run_program((const char *const[]){"npm", "pack", "--silent", "--pack-destination", o.fetch,
                                       "@node-llama-cpp/" PLATFORM "@" PACKAGE_VERSION, NULL},
