@@ -16,6 +16,7 @@
 #include "kit/imatrix.h"
 #include "kit/stats.h"
 #include "kit/blas.h"
+#include "kit/disk.h"
 #include "prune/collect_gradients.h"
 #include "prune/collect_gram.h"
 #include "prune/column_sums.h"
@@ -613,6 +614,17 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
 
 static bool writes_gram(void) { return o.gram || o.gradients; }
 
+/* Room for STATS.gram, which is written after everything has been evaluated. */
+static int need_disk(const collect_gram *g, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(g->model);
+    double bytes = gram_bytes(hp, g->inputs, 0, hp->n_layer);
+    if (g->with_gradients) bytes += gram_bytes(hp, &gram_inputs_gradient, 0, hp->n_layer);
+    char *path = kit_gram_path(o.out, err);
+    const int rc = path ? kit_need_disk(path, bytes, err) : -1;
+    free(path);
+    return rc;
+}
+
 /* A pool for all that computes, and what --gram and --gradients ask for.  Texts are read before, and s is the sum of
  * the parts. */
 static int open_gram(run *r, const kit_stats *s, dw_err *err) {
@@ -625,7 +637,7 @@ static int open_gram(run *r, const kit_stats *s, dw_err *err) {
                              .texts = o.texts.n ? &r->texts : NULL,
                              .skip = o.skip,
                              .session = &r->walking};
-    if (collect_gram_open_parts(&r->gram, &o.parts, s, err)) return -1;
+    if (need_disk(&r->gram, err) || collect_gram_open_parts(&r->gram, &o.parts, s, err)) return -1;
     return collect_gram_open(&r->gram, (double)o.gram_memory, dw_pool_size(r->pool), err);
 }
 

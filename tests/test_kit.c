@@ -2,6 +2,7 @@
 #include "formats/formats.h"
 #include "test.h"
 #include "kit/blas.h"
+#include "kit/disk.h"
 #include "kit/kit_own.h"
 #include "kit/lineage.h"
 #include "kit/stats.h"
@@ -267,6 +268,15 @@ static void shown_sizes(void) {
         CHECK(!strcmp(show_bytes(wanted[i].n).text, wanted[i].text), "%s: %s", wanted[i].text,
               show_bytes(wanted[i].n).text);
     CHECK(!*plural(1) && !strcmp(plural(0), "s") && !strcmp(plural(2), "s"));
+}
+
+static void disk_space(void) {
+    dw_err err = {0};
+    CHECK(kit_free_disk(test_folder()) > 0 && kit_free_disk(test_file("none/x")) > 0);
+    CHECK(!kit_need_disk(test_file("x"), 1, &err), "%s", err.text);
+    CHECK(kit_need_disk(test_file("x"), 1e30, &err) == -1);
+    CHECK(strstr(err.text, "x': it needs ") && strstr(err.text, ", and the disk has ") && strstr(err.text, " free"), "%s",
+          err.text);
 }
 
 /* bash reads back what was quoted, and no byte of it acts in a terminal. */
@@ -827,6 +837,7 @@ static const test_case cases[] = {
     {"help and man page name every option with its value, default and choices", help_complete},
     {"effective values are written as one would type them", effective_values},
     {"sizes are shown in decimal units", shown_sizes},
+    {"what has no room on the disk is told before it is written", disk_space},
     {"a word is quoted so that a shell reads it back and a terminal does not obey it", quoted_words},
     {"the nearest name is found for a mistyped word and none for a strange one", nearest},
     {"a bar appears after a second, with rate and time left, and is wiped away", progress_bar},

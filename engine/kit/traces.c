@@ -1,12 +1,13 @@
 /* traces.c - reads traces.h5 by rows and writes it from begin to end (layout in traces.h). */
 #include "kit/traces.h"
+#include "kit/disk.h"
+#include "kit/talk.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { VERSION = 1, CHUNK_BYTES = 1 << 20, PATH_BYTES = 32 };
@@ -50,25 +51,19 @@ static hid_t type_of(traces_part part) { return part == TRACES_OPEN ? H5Tcopy(H5
 
 /* ---- disk space ------------------------------------------------------------------------------------------ */
 
-static int fail_space(const char *path, size_t n_bytes, dw_err *err) {
-    return dw_fail(err, "cannot write '%s': it needs %.3f GB, and the disk does not have that much free space", path,
-                   (double)n_bytes * 1e-9);
-}
-
 /* Reserves the disk space, because the library handles failed writes badly. */
 static int reserve(const char *temporary, const char *path, size_t n_bytes, dw_err *err) {
-    struct statvfs fs;
 #ifdef FALLOC_FL_KEEP_SIZE
     const int fd = open(temporary, O_WRONLY | O_CLOEXEC);
     const int rc = fd < 0 ? -1 : fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)n_bytes);
     const bool full = fd >= 0 && rc && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG);
     if (fd >= 0) close(fd);
-    if (full) return fail_space(path, n_bytes, err);
+    if (full)
+        return dw_fail(err, "cannot write '%s': it needs %s, and the disk does not have that much free space", path,
+                       show_bytes((double)n_bytes).text);
     if (!rc) return 0;
 #endif
-    if (!statvfs(temporary, &fs) && (double)fs.f_bavail * (double)fs.f_frsize < (double)n_bytes)
-        return fail_space(path, n_bytes, err);
-    return 0;
+    return kit_need_disk(path, (double)n_bytes, err);
 }
 
 /* Releases reserved space that was not used: changing the size twice frees the blocks after the end of the file. */

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 static bool is_to_run(const sweep *s, size_t i) { return s->task[i].needed && s->task[i].state != DONE; }
 
@@ -65,22 +64,6 @@ static void print_step(const sweep *s, size_t k, totals *all) {
     all->bytes += t.bytes;
     all->peak = t.peak > all->peak ? t.peak : all->peak;
     if (k >= s->grid.n_own_step) all->n_control += t.n_run;
-}
-
-double folder_free_disk(const char *dir) {
-    struct statvfs v;
-    char *path = dw_strdup(dir, NULL);
-    while (path && statvfs(path, &v)) {
-        char *slash = strrchr(path, '/');
-        if (!slash || slash == path) {
-            const int rc = statvfs(slash ? "/" : ".", &v);
-            free(path);
-            return rc ? NAN : (double)v.f_bavail * (double)v.f_frsize;
-        }
-        *slash = 0;
-    }
-    free(path);
-    return path ? (double)v.f_bavail * (double)v.f_frsize : NAN;
 }
 
 static void print_totals(const sweep *s, const totals *t) {

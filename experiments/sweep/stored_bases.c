@@ -50,7 +50,7 @@ static char *name_in(const char *word, dw_err *err) {
 typedef enum place { KEPT, DROPPED, WITH_VALUE, WITH_VALUES } place;
 
 /* What becomes of an option of the comparing step: those of quality stay.  The storing step has --no-speed, and score
- * refuses --depth beside it; --sequences says how speed is measured. */
+ * refuses options of speed beside it. */
 static place place_of(const char *word) {
     static const struct {
         const char *name;

@@ -13,6 +13,7 @@
 #include "experiments/sweep/costs.h"
 #include "experiments/sweep/jobs.h"
 #include "experiments/sweep/judge.h"
+#include "kit/disk.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 
@@ -132,7 +133,6 @@ int run_jobs(sweep *s, dw_err *err);
 /* ---- dry_run.c ---- */
 
 int dry_run_print(sweep *s, dw_err *err);
-/* The free bytes of the file system of a folder, or of the one in which it will be made; NaN: unknown. */
-double folder_free_disk(const char *dir);
+static inline double folder_free_disk(const char *dir) { return kit_free_disk(dir); }
 
 #endif
