@@ -626,7 +626,7 @@ static void tell_choices(const shrink *s) {
 static int tell(shrink *s, dw_err *err) {
     shrink_costs c = {0};
     int32_t *token = dw_alloc((size_t)o.n_ctx, sizeof *token, "a window", err);
-    const double disk = folder_free_disk(s->dir);
+    const double disk = kit_free_disk(s->dir);
     tell_choices(s);
     if (o.n_ctx > dw_model_hparams(s->model)->n_ctx_train)
         warn("'%s' was trained on %d positions, windows have %d (-c)", s->path, dw_model_hparams(s->model)->n_ctx_train,

@@ -133,6 +133,5 @@ int run_jobs(sweep *s, dw_err *err);
 /* ---- dry_run.c ---- */
 
 int dry_run_print(sweep *s, dw_err *err);
-static inline double folder_free_disk(const char *dir) { return kit_free_disk(dir); }
 
 #endif
