@@ -661,8 +661,8 @@ static int prepare(shrink *s, dw_err *err) {
     s->grid = dw_format(err, "%s.shrink/shrink.grid", o.out);
     s->rows = dw_format(err, "%s.shrink/rows.tsv", o.out);
     if (!s->dir || !s->grid || !s->rows) return -1;
-    if (open_model(s, err) || read_texts(s, err) || choose_size(s, err) || write_grid(s, err) || tell(s, err)) return -1;
-    return 0;
+    const bool ok = !open_model(s, err) && !read_texts(s, err) && !choose_size(s, err) && !write_grid(s, err);
+    return ok && !tell(s, err) ? 0 : -1;
 }
 
 static void release(shrink *s) {

@@ -270,7 +270,7 @@ void distil_speed_words(char words[160], double tokens, double allowed) {
     const double share = 100 * tokens / allowed;
     if (share <= 100)
         snprintf(words, 160,
-                 "%.0f tokens/s, %.0f %% of the rate that their operations and the machine's matrix products allow",
+                 "%.0f tokens/s, %.0f %% of the rate that their operations and the inner loop of products allow",
                  tokens, share);
     else
         snprintf(words, 160,

@@ -204,18 +204,18 @@ static const opt_program program = {
              "--lr.\n"
              "\n"
              "The last windows of the texts are held out.  After each tenth of the run their KL(teacher || student) is "
-             "measured.  The values with the lowest are written (those of before, where none is as low), and a run that does "
-             "not lower it any more stops early.\n"
+             "measured.  The values with the lowest are written (those of before, where none is as low), and a run that "
+             "does not lower it any more stops early.\n"
              "\n"
              "With --activation relu the model learns to do with another activation.  Upstream llama.cpp cannot run such a "
              "file: it computes with the architecture's own.  --sparsity asks for more neurons that are 0.\n"
              "\n"
-             "At the end a line tells the speed of the steps, as a share of what the machine's matrix products allow: "
-             "their rate is measured, in BF16 where the CPU multiplies it.\n"
+             "At the end a line tells the speed of the steps, as a share of what their operations and the rate of the "
+             "products' inner loop allow.  That rate is measured, from cache, in BF16 where the CPU multiplies it.\n"
              "\n"
-             "OUT.checkpoint is written every few minutes, and at Ctrl-C or SIGTERM after the current step.  When a run has "
-             "ended early, also by kill -9, the same command goes on from it.  With --tokens the result is then the same, bit for bit, as that of an "
-             "uninterrupted run.",
+             "OUT.checkpoint is written every few minutes, and at Ctrl-C or SIGTERM after the current step.  When a run "
+             "has ended early, also by kill -9, the same command goes on from it.  With --tokens the result is then the "
+             "same, bit for bit, as that of an uninterrupted run.",
     .example = "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --tokens 2e6\n"
                "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --minutes 10 --train ffn\n"
                "deadwood heal -m mini.gguf -T mini.gguf -f heal.txt -o mini-Q2_K.gguf --minutes 10 --as Q2_K",
@@ -346,6 +346,7 @@ typedef struct run {
     double loss, held_out; // latest
     uint64_t measured;     // step after which held_out was measured
     bool told_of_rise;
+    bool start_wins; // the weights of before are written
 } run;
 
 static const struct trained *what_is_trained(void) {
@@ -681,8 +682,8 @@ static int stamp_types(const run *r, lineage *l, dw_err *err) {
 static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->in.model), err);
     char tokens[32], minutes[32] = "";
-    snprintf(tokens, sizeof tokens, "%.0f", tokens_of(r));
-    const double took = r->d.plan.seconds / 60;
+    snprintf(tokens, sizeof tokens, "%.0f", r->start_wins ? 0 : tokens_of(r));
+    const double took = r->start_wins ? 0 : r->d.plan.seconds / 60;
     if (o.minutes > 0) snprintf(minutes, sizeof minutes, took < 1 ? "%.3g" : "%.2f", took);
     int rc = !l || lineage_input_hashed(l, o.model, r->in.model_sha256, err) ||
              lineage_input_hashed(l, o.teacher, r->in.teacher_sha256, err) ||
@@ -833,10 +834,11 @@ static void end_run(run *r) {
         say("stopped early: the held-out loss has not fallen in %d tenths of the run (--patience)", p->patience);
     if (r->d.first_held_out < p->best) {
         dw_parameters_restore(&r->d.p);
-        warn("no measured loss is lower than that before the first step, so '%s' has the weights of before%s%s; try a "
+        warn("no measured loss is as low as that before the first step, so '%s' has the weights of before%s%s; try a "
              "smaller --lr",
              o.out, o.as ? ", as " : "", o.as ? o.as : "");
         r->held_out = r->d.first_held_out;
+        r->start_wins = true;
         return;
     }
     if (p->best_step < p->steps) {
@@ -855,21 +857,21 @@ static int learn(run *r, dw_err *err) {
     p->budget -= r->saved - r->started; // reading models and texts took part of the minutes
     int rc = measure_start(r, err);
     progress_step(bar, tokens_of(r));
-    signals_hold("the current step is finished and stored; a second time ends it at once");
+    signals_hold("finishing and storing the current step; a second Ctrl-C ends the run at once");
     while (!rc && !schedule_ends(p)) {
         rc = step(r, err);
         if (!rc) rc = report(r, err);
         if (!rc) rc = save(r, err);
         if (!rc) progress_step(bar, (double)o.batch * o.n_ctx);
     }
-    signals_hold(NULL);
+    if (!rc) signals_hold(NULL); // else the error is told
     if (!rc && r->measured != p->steps) rc = report(r, err); // a checkpoint took the time of the next step
     progress_end(bar);
     if (!rc) end_run(r);
     return rc;
 }
 
-/* How fast the steps were, beside what the machine's matrix products allow. */
+/* How fast the steps were, beside what the inner loop of their products allows. */
 static void tell_speed(const run *r) {
     const double tokens = (double)r->n_steps * o.batch * o.n_ctx, rate = dw_train_rate(r->d.train);
     if (!r->n_steps || rate == 0) return;

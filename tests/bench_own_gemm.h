@@ -13,11 +13,12 @@ typedef struct step_matrix {
     int n_out, n_in, n, times;
 } step_matrix;
 
-/* The matrices of a model whose layers are all like its first: a step has n_tokens tokens, its head n_rows at a time. */
+/* The matrices of a model whose layers are all like its first.  A step has n_tokens tokens, its head n_rows at a
+ * time. */
 int step_matrices(const dw_net *net, int n_tokens, int n_rows, step_matrix of[STEP_MATRICES]);
 
-/* These products as the training pass computes them: inputs are read in F32 (the teacher's weights in the model's type),
- * packed, multiplied, and results written in F32. */
+/* These products as the training pass computes them: inputs are read in F32 (the teacher's weights in the model's
+ * type), packed, multiplied, and results written in F32. */
 typedef struct own_gemm own_gemm;
 
 own_gemm *own_gemm_new(const dw_net *net, dw_pool *pool, int n_tokens, int n_rows, dw_err *err);

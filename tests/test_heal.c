@@ -6,6 +6,7 @@
 #include "test.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -334,6 +335,34 @@ static void resumed_is_uninterrupted(void) {
     check_resumed("--as Q4_0", "KILL");
     check_resumed("", "KILL");
     check_resumed("", "INT");
+}
+
+/* Runs a command that is interrupted after its first tenth, before any checkpoint is due; `before` comes before that. */
+static int interrupt_early(const char *out, const char *before) {
+    const char *line = "bash -c 'set -m; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --batch 4 --tokens 12800 "
+                       "-t 1 2> %s.log & p=$!; while ! grep -q \"10 %%\" %s.log && kill -0 $p; do sleep 0.01; done; "
+                       "%s; kill -INT $p; wait $p; status=$?; cat %s.log; exit $status'";
+    return test_run(line, cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), text(), out, out, out, before,
+                    out);
+}
+
+static void an_interrupt_stores_the_step(void) {
+    const char *out = test_file("early-end.gguf"), *checkpoint = test_file("early-end.gguf.checkpoint");
+    CHECK(interrupt_early(out, "true") == 128 + SIGINT && dw_file_exists(checkpoint) && !dw_file_exists(out) &&
+              strstr(test_run_output(), "finishing and storing the current step") &&
+              strstr(test_run_output(), "checkpoint' has the finished part"),
+          "%s", test_run_output());
+    CHECK(!heal(cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), "--tokens 12800", out) &&
+              strstr(test_run_output(), "going on after step"),
+          "%s", test_run_output());
+}
+
+static void a_step_that_cannot_be_stored_is_told(void) {
+    char before[600];
+    snprintf(before, sizeof before, "mkdir %s", test_file("no-place.gguf.checkpoint"));
+    CHECK(interrupt_early(test_file("no-place.gguf"), before) == 1 && strstr(test_run_output(), "no-place.gguf.checkpoint") &&
+              !strstr(test_run_output(), "interrupted"),
+          "%s", test_run_output());
 }
 
 static void checkpoints_are_checked(void) {
@@ -1107,6 +1136,8 @@ static const test_case cases[] = {
     {"a lineage that cannot be continued is refused before learning", full_lineage},
     {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",
      resumed_is_uninterrupted},
+    {"an interrupt stores the current step, before any checkpoint was due", an_interrupt_stores_the_step},
+    {"an interrupted step that cannot be stored is an error", a_step_that_cannot_be_stored_is_told},
     {"checkpoints of another run or damaged ones are refused and stay", checkpoints_are_checked},
     {"a full disk ends the run in one line; the last checkpoint stays, and with room the run goes on",
      full_disk_keeps_the_checkpoint},

@@ -27,8 +27,8 @@ static inline ALWAYS_INLINE int axpy_ahead(dw_qtype type) {
     return dw_qtype_block(type) == 1 ? AXPY_AHEAD_FLOAT : AXPY_AHEAD;
 }
 
-/* Where a list's next rows are: those of eight bundles, and those that are prefetched meanwhile, at most that many bundles
- * further on. */
+/* Where a list's next rows are: those of eight bundles, and those that are prefetched meanwhile, at most that many
+ * bundles further on. */
 enum { PLACED_ROWS = 8 * AXPY_ROWS, MOST_NEAR = 7 };
 
 typedef struct places {

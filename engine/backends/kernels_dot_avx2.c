@@ -34,7 +34,7 @@ INLINE const record *column(const record *x, size_t act_stride, int c) {
     return (const record *)column_at((const uint8_t *)x, act_stride, c);
 }
 
-// Blocks of 32: adds half h of the record's n_blocks blocks at p times each column to sum[c], and to off[c] for add_off.
+// Blocks of 32: adds half h of the n_blocks blocks at p times each column to sum[c], and to off[c] for add_off.
 INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const record *x, size_t act_stride,
                      int n_cols, __m256 *sum, __m256 *off) {
     const pair u[2] = {unpack_pair(type, p, h, 0, n_blocks), unpack_pair(type, p, h, 1, n_blocks)};

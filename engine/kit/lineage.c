@@ -614,7 +614,7 @@ static char *leak_of(const json_t *text, const char *tool_name, const char *sha2
         return dw_format(err, "calibration text '%s' of step %s has the same hash", name, tool_name);
     const long run = shared_run(text_of(text, "blocks"), w, err);
     if (run <= 0) return NULL;
-    return dw_format(err, "calibration text '%s' of step %s shares a run of %ld tokens", name, tool_name, run);
+    return dw_format(err, "calibration text '%s' of step %s shares a run of %ld tokens or more", name, tool_name, run);
 }
 
 char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, size_t n, dw_err *err) {

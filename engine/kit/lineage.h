@@ -22,7 +22,8 @@
  * always covers three blocks, wherever it begins; runs of 48 to 62 tokens may be reported, too.
  *
  * Of a text with more than LINEAGE_MOST_BLOCKS blocks (262,144 tokens) three neighbouring blocks in every n / 5,461
- * tokens are kept, 128 KB in all: of 10 million tokens a shared run of 1,900 is always found, a shorter one by chance. */
+ * tokens are kept, 128 KB in all: of 10 million tokens a shared run of 1,900 is always found, a shorter one by chance.
+ * Statistics, plans and traces keep the same blocks. */
 typedef struct lineage lineage;
 enum { LINEAGE_MOST_BLOCKS = 1 << 14 };
 
@@ -67,7 +68,7 @@ char *lineage_arguments(const opt_program *program, dw_err *err);
  * that loads code or writes another file becomes a comment. */
 char *lineage_commands(const dw_gguf *g, dw_err *err);
 /* Why this text is a leak for this model: "calibration text 'x' of step collect has the same hash", or "... shares
- * a run of 112 tokens"; free().  NULL with empty err: the text is not a leak. */
+ * a run of 112 tokens or more"; free().  NULL with empty err: the text is not a leak. */
 char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
 /* Whether a step learnt from data that it does not name, so that no text can be said to be unseen: importances of
  * unknown texts, a plan of unknown origin, a foreign file quantized with importances. */

@@ -1,11 +1,13 @@
 /* signals.c - how signals end a program: unfinished files are removed, and a bus error names the file. */
 #include "kit/kit_own.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { NAME_BYTES = 4096 };
@@ -15,6 +17,7 @@ static char begins_line[96]; // "deadwood-cut"; on a terminal "\n" before it, be
 static _Atomic(const char *) last_words;
 static _Atomic(const char *) hold_words; // what the first signal says, which does not end the program; NULL: it does
 static atomic_int noted;
+static atomic_llong noted_at; // ms
 
 void signals_on_interrupt(const char *words) { atomic_store(&last_words, words); }
 
@@ -39,14 +42,27 @@ void signals_end(int sig) {
     raise(sig);
 }
 
-static void end_by_signal(int sig) {
-    const char *words = atomic_load(&hold_words);
+static long long ms_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1000LL * t.tv_sec + t.tv_nsec / 1000000;
+}
+
+/* True for the first signal while signals are held, and for others within a second: a parent that passes on what the
+ * terminal sends to both makes two of one. */
+static bool is_held(int sig, const char *words) {
     int none = 0;
-    if (!words || getpid() != writer || !atomic_compare_exchange_strong(&noted, &none, sig)) {
-        signals_end(sig);
-        return;
-    }
+    if (!words || getpid() != writer) return false;
+    if (!atomic_load(&noted)) atomic_store(&noted_at, ms_now());
+    if (!atomic_compare_exchange_strong(&noted, &none, sig)) return ms_now() < atomic_load(&noted_at) + 1000;
     if (sig == SIGINT && !tool.quiet) put(begins_line), put(": "), put(words), put("\n");
+    return true;
+}
+
+static void end_by_signal(int sig) {
+    const int saved = errno;
+    if (!is_held(sig, atomic_load(&hold_words))) signals_end(sig);
+    errno = saved;
 }
 
 /* True when a line of /proc/self/maps, "7f12-7f34 r--s 00000000 08:01 42    /the/path", holds the address. */
@@ -83,7 +99,7 @@ static char *file_mapped_at(uintptr_t address, char *text, size_t size) {
 static void end_by_bus_error(int sig, siginfo_t *info, void *context) {
     (void)context;
     if (info->si_code <= 0) { // a process sent the signal
-        end_by_signal(sig);
+        signals_end(sig);
         return;
     }
     static atomic_flag told = ATOMIC_FLAG_INIT;
@@ -107,7 +123,7 @@ void signals_catch(void) {
     for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
         struct sigaction old;
         if (!sigaction(sigs[i], NULL, &old) && old.sa_handler == SIG_IGN) continue; // ignored since the start: nohup
-        struct sigaction act = {.sa_handler = end_by_signal};
+        struct sigaction act = {.sa_handler = end_by_signal, .sa_flags = SA_RESTART};
         sigaction(sigs[i], &act, NULL);
     }
     struct sigaction act = {.sa_sigaction = end_by_bus_error, .sa_flags = SA_SIGINFO};

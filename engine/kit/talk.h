@@ -17,9 +17,9 @@ void warn(const char *format, ...) __attribute__((format(printf, 1, 2))); // "de
 /* Sets the line that SIGINT writes to stderr, unless quiet.  kept NULL: nothing unfinished is left;
  * else: the file `kept` has the finished part, and the same command continues from it. */
 void say_if_interrupted(const char *kept);
-/* Until signals_hold(NULL) the first SIGINT, SIGTERM or SIGHUP only is noted, so that the program can store what it has
- * and end by it; SIGINT writes `words` (borrowed), unless quiet.  The next signal ends the program as usual, and so does
- * a noted one at signals_hold(NULL). */
+/* Until signals_hold(NULL) the first SIGINT, SIGTERM or SIGHUP is only noted, so that the program can store what it has
+ * and end by it; SIGINT writes `words` (borrowed), unless quiet.  A signal more than a second later ends the program as
+ * usual, and so does a noted one at signals_hold(NULL). */
 void signals_hold(const char *words);
 int signals_noted(void); // 0: none
 void signals_end(int sig);

@@ -10,7 +10,7 @@ for text in one two; do
 done
 env DEMO_BUILD="$BUILD" QUICK=1 HEAL=0 MODEL="$PWD/m.gguf" TEXTS="$PWD/texts" OUT="$PWD/out" sh "$ROOT/experiments/demo.sh" >log 2>&1 || { tail -n 20 log; exit 1; }
 grep -q '^Caution: models were made with text that they are scored on, so their quality is too good:$' log
-test "$(grep -c "^- '[a-z]*.txt' is scored, and calibration text '[a-z]*.txt' shares a run of [0-9]* tokens$" log)" = 2
+test "$(grep -c "^- '[a-z]*.txt' is scored, and calibration text '[a-z]*.txt' shares a run of [0-9]* tokens or more$" log)" = 2
 if sed -n '/^Caution/,$p' log | grep -n ' $'; then exit 1; fi
 said=$(sed -n 's/^It will take about .*, \([0-9]*\) MB of disk.*/\1/p' log) took=$(sed -n 's/^It took .* and \([0-9]*\) MB\.$/\1/p' log)
 test "$said" -ge "$took" -a "$said" -le $((2 * took + 2)) || { echo "$said MB of disk were expected, $took taken"; exit 1; }
