@@ -3,19 +3,13 @@
  * As kernels_axpy_avx512.c with vectors half as wide: Q4_0 in fixed point, pairs of rows; the others as F32. */
 #if defined(__x86_64__)
 #include "backends/kernels_axpy_rows.h"
+#include "backends/kernels_weights_avx2.h"
 
-#include <immintrin.h>
 #include <math.h>
-
-#define TARGET __attribute__((target("avx2,fma,f16c")))
-#define INLINE static inline __attribute__((always_inline)) TARGET
 
 enum { MOST_COLS = 2 };
 
 INLINE __m128i load64(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
-INLINE __m128i load128(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
-INLINE __m256i same_lanes(const uint8_t *p) { return _mm256_broadcastsi128_si256(load128(p)); }
-INLINE __m256i load256(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
 
 // Scales of the n_blocks <= 8 blocks at p; the last one's scale fills the rest of the vector.
 INLINE __m256 scales_up_to(const uint8_t *p, int bytes, int n_blocks) {
@@ -95,8 +89,8 @@ INLINE void add_scaled(float *to, __m256i sum, float unit) {
     _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(unit), _mm256_loadu_ps(to)));
 }
 
-INLINE __m256i add_pairs(__m256i sum, __m256i codes, __m256i pair) {
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, pair));
+INLINE __m256i add_pairs(__m256i sum, __m256i codes, __m256i two_factors) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, two_factors));
 }
 
 // Adds block k of a record, at `at` of each row, to 32 sums from i on.
@@ -108,10 +102,10 @@ INLINE void add_block(int n_cols, int n_rows, const terms *t, size_t at, const f
     for (int r = 0; r < n_rows; r += 2) {
         const two_rows x = bytes_of(t->b->row[r] + at + 2, t->b->row[r + 1 < n_rows ? r + 1 : r] + at + 2);
         for (int c = 0; c < n_cols; c++) {
-            const __m256i pair = _mm256_set1_epi32(f[c].pair[r / 2][k]);
+            const __m256i two_factors = _mm256_set1_epi32(f[c].pair[r / 2][k]);
             for (int j = 0; j < 2; j++) {
-                both[c][j] = add_pairs(both[c][j], x.bytes[j], pair);
-                low[c][j] = add_pairs(low[c][j], _mm256_and_si256(x.bytes[j], _mm256_set1_epi16(15)), pair);
+                both[c][j] = add_pairs(both[c][j], x.bytes[j], two_factors);
+                low[c][j] = add_pairs(low[c][j], _mm256_and_si256(x.bytes[j], _mm256_set1_epi16(15)), two_factors);
             }
         }
     }
