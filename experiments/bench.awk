@@ -73,8 +73,8 @@ END {
     printf "# Speed beside upstream llama.cpp\n\n"
     printf "`make bench`: %s logical CPUs; level %s, %s threads; commit %s; %s to %s.\n", all(machines), level, threads, all(commits), first, last
     printf "Upstream %s (%s) at the best of its four settings, which for 7b is found on 4 of its 28 layers; laps in turn.\n\n", version, all(libraries)
-    printf "Models have random weights. 7b is the shape of Qwen2.5-7B, 7b4 its first 4 layers with its output matrix. Speeds and ratios are\n"
-    printf "medians of the pairs; *share* is, of decoding a 7b, the bytes of weights a second over the best read of memory within a minute\n"
+    printf "Models have random weights. 7b is the shape of Qwen2.5-7B, 7b4 and 7b2 its first 4 and 2 layers with its output matrix. Speeds and\n"
+    printf "ratios are medians of the pairs; *share* is, of decoding a 7b, the bytes of weights a second over the best read of memory within a minute\n"
     printf "(*wall*: `deadwood limits --what wall` before, and what `versus` reads before and after); beside a busy process, of the own idle speed; of a gate, ideal time / time; of\n"
     printf "collect, the speed with statistics over the speed without; of sampling, the slowest of top-k, top-p, min-p and all three\n"
     printf "at 152,064 tokens over a step of the 7b (at most). *Lap by lap*: each lap's bytes a second over what the same threads read of\n"

@@ -38,6 +38,7 @@ model() {
     case ${1%%-*} in
     7b) shape='--shape qwen2.5-7b' && said "making $file (4.3 GB in 4 bits; kept for the next time)" ;;
     7b4) shape='--shape qwen2.5-7b --layers 4' ;;
+    7b2) shape='--shape qwen2.5-7b --layers 2' ;;
     *) shape="--shape ${1%%-*}" ;;
     esac
     # shellcheck disable=SC2086  # words

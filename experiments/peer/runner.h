@@ -49,7 +49,8 @@ typedef struct exp_lap {
 
 /* Starts a child; returns when its model is ready. */
 int exp_runner_start(exp_runner *c, const exp_runner_options *o, dw_err *err);
-void exp_runner_stop(exp_runner *c);
+void exp_runner_stop(exp_runner *c); // nothing, where none is running
+static inline bool exp_runner_is_running(const exp_runner *c) { return c->child.pid; }
 /* One repetition: first (of windows and EXP_FILL, else ignored) and n as above.
  *
  * Before the clock starts, decode evaluates the last tokens before its first position again, n / 8 of them but 1 to 8:

@@ -8,6 +8,7 @@
 #include "experiments/peer/level.h"
 #include "experiments/peer/runner.h"
 #include "experiments/speed.h"
+#include "experiments/sweep/costs.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
@@ -329,45 +330,60 @@ static int lap_length(exp_runner *own, const comparison *c, exp_work work) {
     return n < least ? least : n > limit ? limit : (int)n;
 }
 
-/* Seconds of the best lap at a setting: of three after a first one, or as many as fit into a second.  -1: this
- * release obeys no settings. */
-static double try_setting(const comparison *c, task t, const setting *s, int n) {
-    exp_runner candidate;
+/* Upstream's program at a setting that is tried. */
+typedef struct trial {
+    const setting *setting;
+    exp_runner runner; // until it is stopped
+    double fill_s;
+    double lap_s; // of the best lap; -1: this release obeys no settings
+    double rss_bytes;
+} trial;
+
+/* The best lap is that of three after a first one, or of as many as fit into a second. */
+static trial try_setting(const comparison *c, task t, const setting *s, int n) {
+    trial x = {.setting = s, .lap_s = -1};
     exp_runner_options p = stock_options_of(c, t, s);
+    exp_lap lap;
     if (o.try) p.path = o.try;
-    start(&candidate, p);
-    double least = -1;
-    if (candidate.can_set) {
-        fill(&candidate, t, s->name);
-        double spent = least = run(&candidate, c, t.work, 0, n, NULL);
-        for (int lap = 0; lap < 3 && spent < 1; lap++) {
-            const double lap_s = run(&candidate, c, t.work, lap, n, NULL);
-            least = fmin(least, lap_s);
-            spent += lap_s;
-        }
+    start(&x.runner, p);
+    if (!x.runner.can_set) return x;
+    x.fill_s = fill(&x.runner, t, s->name);
+    double spent = x.lap_s = run(&x.runner, c, t.work, 0, n, &lap);
+    for (int i = 0; i < 3 && spent < 1; i++) {
+        const double lap_s = run(&x.runner, c, t.work, i, n, &lap);
+        x.lap_s = fmin(x.lap_s, lap_s);
+        spent += lap_s;
     }
-    exp_runner_stop(&candidate);
-    return least;
+    x.rss_bytes = lap.rss_bytes;
+    return x;
 }
 
 /* The setting whose best lap is fastest; of a release whose parameters are not known, its own.  A deep cache costs
- * minutes to fill: there, whether weights are repacked is found without it, and only flash attention with it. */
-static const setting *best_setting(const comparison *c, task t, int n) {
-    const setting *best = NULL;
+ * minutes to fill: there, whether weights are repacked is found without it, and only flash attention with it.
+ * The best one's program goes on, unless the next one needs its memory. */
+static trial best_trial(const comparison *c, task t, int n) {
+    trial best = {.lap_s = INFINITY};
     const bool is_deep = t.depth * t.n_seq > EXP_FILL_TOKENS;
-    double best_s = INFINITY;
-    if (is_deep) best = best_setting(c, (task){t.work, 0, t.n_seq}, n);
-    if (best == &unset) return best;
-    const bool plain = best && best->plain_buffers;
+    bool plain = false;
+    if (is_deep) {
+        trial empty = best_trial(c, (task){t.work, 0, t.n_seq}, n);
+        exp_runner_stop(&empty.runner);
+        if (empty.setting == &unset) return empty;
+        plain = empty.setting->plain_buffers;
+    }
     progress *bar = progress_begin("trying upstream's settings", "settings", is_deep ? 2 : N_SETTINGS);
-    for (int i = 0; i < N_SETTINGS && best != &unset; i++) {
+    for (int i = 0; i < N_SETTINGS && best.setting != &unset; i++) {
         if (is_deep && settings[i].plain_buffers != plain) continue;
-        const double s = try_setting(c, t, &settings[i], n);
-        if (s < 0) best = &unset;
-        if (s >= 0 && s < best_s) best_s = s, best = &settings[i];
+        if (memory_available() < best.rss_bytes) exp_runner_stop(&best.runner);
+        trial x = try_setting(c, t, &settings[i], n);
+        if (x.lap_s < 0) x.setting = &unset;
+        const bool is_best = x.lap_s < best.lap_s;
+        exp_runner_stop(is_best ? &best.runner : &x.runner);
+        if (is_best) best = x;
         progress_step(bar, 1);
     }
     progress_end(bar);
+    if (o.try || best.setting == &unset) exp_runner_stop(&best.runner);
     return best;
 }
 
@@ -573,9 +589,14 @@ static void prepare_pair(timing *t, const comparison *c) {
     t->fill_s[0] = fill(&t->runner[0], t->task, "this engine");
     t->n = lap_length(&t->runner[0], c, work);
     const double own_s = run(&t->runner[0], c, work, 0, t->n, NULL);
-    t->setting = best_setting(c, t->task, trial_length(work, t->n, own_s));
-    start(&t->runner[1], stock_options_of(c, t->task, t->setting));
-    t->fill_s[1] = fill(&t->runner[1], t->task, "upstream");
+    const trial best = best_trial(c, t->task, trial_length(work, t->n, own_s));
+    t->setting = best.setting;
+    t->runner[1] = best.runner;
+    t->fill_s[1] = best.fill_s;
+    if (!exp_runner_is_running(&best.runner)) {
+        start(&t->runner[1], stock_options_of(c, t->task, t->setting));
+        t->fill_s[1] = fill(&t->runner[1], t->task, "upstream");
+    }
     const double stock_s = run(&t->runner[1], c, work, 0, t->n, NULL);
     say("%s at depth %d: laps of %d take %.3g and %.3g s, upstream with %s; %d pair%s: about %.0f s", work_names[work],
         t->task.depth, t->n, own_s, stock_s, t->setting->name, o.pairs, plural(o.pairs),
