@@ -61,7 +61,7 @@ static inline ALWAYS_INLINE bool has_float_rows(dw_qtype type) {
 static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_block_bytes(type); }
 
 /* Rows are read one after the other, so that the weights are one stream (four at once: 0.72 of the speed, 600 MB of
- * Q4_0), but short and long ones in pairs (kernels_dot_rows.inc).  The bytes AHEAD of the current ones are prefetched.
+ * Q4_0), but some short and long ones together (kernels_dot_rows.inc).  The bytes AHEAD of the current ones are prefetched.
  * Decode on Zen 4, two threads, 15 pairs of builds in turn, against 4 KB:
  *
  *             base in F16   base in Q4_0   7B in Q4_0   7B in Q4_K

@@ -157,6 +157,8 @@ INLINE __m256 add_off(dw_qtype type, __m256 sum, __m256 off) {
     return _mm256_fnmadd_ps(off, _mm256_setr_ps(0, offset, 0, offset, 0, offset, 0, offset), sum);
 }
 
+INLINE __m256 folded(__m256 v) { return v; }
+
 INLINE float sum_of(__m256 v) {
     const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     const __m128 two = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));

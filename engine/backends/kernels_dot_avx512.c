@@ -54,8 +54,10 @@ INLINE __m512 add_off(dw_qtype type, __m512 sum, __m512 off) {
     return _mm512_fnmadd_ps(off, two_numbers(0, offset_32(type)), sum); // odd lanes of off are scaled sums
 }
 
+INLINE __m256 folded(__m512 v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }
+
 INLINE float sum_of(__m512 v) {
-    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m256 half = folded(v);
     const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
     const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
