@@ -63,6 +63,8 @@ INLINE float sum_of(__m512 v) {
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
 
+#define fetch_ahead prefetch_twice
+
 /* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
 
 INLINE __m512 load_values(dw_qtype type, const uint8_t *p) {
@@ -97,7 +99,7 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
     for (; i + 64 <= n; i += 64, w += 64 * bytes)
         for (int r = 0; r < n_rows; r++) {
             const uint8_t *from = w + (size_t)r * row_bytes;
-            prefetch(from, end, 64 * bytes);
+            fetch_ahead(from, end, 64 * bytes);
             for (int k = 0; k < 4; k++) {
                 const __m512 v = load_values(type, from + 16 * k * bytes);
                 for (int c = 0; c < n_cols; c++)
