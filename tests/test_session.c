@@ -144,6 +144,44 @@ static void sequences(void) {
     }
 }
 
+/* In the last layer tokens without an output row end early.  The others' logits stay the same, bit for bit where exact,
+ * and so do the keys and values that later tokens read. */
+static void few_rows(void) {
+    static uint8_t some[N];
+    for (const struct backend_bound *b = backends; b->name; b++)
+        for (int s = 0; shapes[s]; s++) {
+            run r;
+            dw_err err = {0};
+            int32_t token[N];
+            if (!open_run(&r, random_model(shapes[s], "F32", 0), (dw_session_options){.backend = b->name, .exact = true}))
+                continue;
+            random_tokens(token, N, r.n_vocab, 3);
+            float *all = logit_rows(r.n_vocab), *few = logit_rows(r.n_vocab);
+            logits_of(&r, token, N, N, 0, all);
+            dw_session_rewind(r.session, 0, 0);
+            int n_rows = 0;
+            for (int i = 0; i < N - 1; i++) some[i] = i >= 8 && i % 3 == 0; // the first pass of 8 tokens gives none
+            CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 8, .token = token, .out = some}, &err) &&
+                      !dw_session_eval(r.session, &(dw_batch){.n_tokens = N - 9, .token = token + 8, .out = some + 8},
+                                       &err),
+                  "%s", err.text);
+            for (int i = 8; i < N - 1; i++) {
+                if (!some[i]) continue;
+                CHECK(!dw_session_logits(r.session, n_rows++, 1, few, &err), "%s", err.text);
+                CHECK(!memcmp(few, all + (size_t)i * (size_t)r.n_vocab, (size_t)r.n_vocab * sizeof *few),
+                      "%s, %s: the logits of token %d differ", b->name, shapes[s], i);
+            }
+            CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 1, .token = token + N - 1}, &err) &&
+                      !dw_session_logits(r.session, 0, 1, few, &err),
+                  "%s", err.text);
+            CHECK(!memcmp(few, all + (size_t)(N - 1) * (size_t)r.n_vocab, (size_t)r.n_vocab * sizeof *few),
+                  "%s, %s: the logits of the token after them differ", b->name, shapes[s]);
+            free(all);
+            free(few);
+            close_run(&r);
+        }
+}
+
 /* exact: bit for bit the same whatever the batch, the cut into passes and the threads. */
 static void exact_passes(void) {
     const char *types[] = {"F32", "F16", "BF16", "Q4_0", "Q8_0", "Q4_K"};
@@ -441,6 +479,7 @@ static const test_case cases[] = {
     {"prefill equals decode for every architecture", prefill_decode},
     {"a rewound cache gives the same logits again", rewind_kv},
     {"sequences evaluated together equal each alone", sequences},
+    {"tokens without output rows change nothing of the others", few_rows},
     {"exact passes give the same bits for any threads, batch and cut", exact_passes},
     {"log-probabilities are the softmax of the logits", logprobs_are_softmax},
     {"the list path with all neurons listed equals dense", list_of_all},

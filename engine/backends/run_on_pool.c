@@ -251,6 +251,7 @@ typedef struct forward_job {
     const dw_way *way;
     const dw_work *w;
     int first, end; // layers
+    bool only_rows; // in the last layer, tokens that give no row end after its keys and values
 } forward_job;
 
 static bool is_tapped(const dw_work *w, dw_tap_point point) { return w->tap && w->tap->points >> point & 1; }
@@ -291,6 +292,29 @@ static void show_head(const forward_job *job, int ith) {
     }
 }
 
+/* Nothing reads the residual after the last layer but the head, and that only the wanted rows. */
+static bool needs_only_rows(const dw_pass *p, const dw_work *w, int first, int end) {
+    const int n_layer = p->net->hp.n_layer;
+    return first < end && end == n_layer && !w->x && w->n_rows < w->n_tokens && !(w->tap && w->tap->points) &&
+           !p->layer[n_layer - 1].op->is_gated; // gates decide by position and count every token
+}
+
+/* Moves the wanted rows of a last layer to the front; the pass goes on with them alone. */
+static void keep_rows(const forward_job *job, int l, int ith) {
+    dw_pass *p = job->p;
+    const dw_work *w = job->w;
+    const size_t d = (size_t)p->net->hp.n_embd, n_mix = (size_t)(p->net->layer[l].n_head * p->net->hp.head_dim);
+    if (!job->only_rows || l < job->end - 1) return;
+    if (ith == 0) {
+        for (size_t i = 0; i < (size_t)w->n_rows; i++) { // rows ascend
+            memmove(p->x + i * d, p->x + (size_t)w->row[i] * d, d * sizeof *p->x);
+            memmove(p->mix + i * n_mix, p->mix + (size_t)w->row[i] * n_mix, n_mix * sizeof *p->mix);
+        }
+        p->n_tokens = w->n_rows;
+    }
+    dw_pool_barrier(p->pool);
+}
+
 static void attention(const forward_job *job, int l, int ith) {
     dw_pass *p = job->p;
     job->way->qkv(p, l, ith);
@@ -299,6 +323,8 @@ static void attention(const forward_job *job, int l, int ith) {
     job->way->attend(p, l, ith);
     dw_pool_barrier(p->pool);
     show_all(job, DW_TAP_ATTN_MIX, l, p->mix, p->net->layer[l].n_head * p->net->hp.head_dim, ith);
+    keep_rows(job, l, ith);
+    if (!p->n_tokens) return;
     job->way->attn_out(p, l, ith);
     dw_pool_barrier(p->pool);
 }
@@ -328,11 +354,12 @@ static void forward(void *job_pointer, int ith, int n_threads) {
     for (int l = job->first; l < job->end; l++) {
         show_all(job, DW_TAP_RESIDUAL, l, p->x, d, ith);
         if (p->net->layer[l].n_head) attention(job, l, ith);
-        ffn(job, l, ith);
+        else keep_rows(job, l, ith);
+        if (p->n_tokens) ffn(job, l, ith);
     }
     if (job->first < job->end && job->end == n_layer) show_all(job, DW_TAP_RESIDUAL, n_layer, p->x, d, ith);
     for (int i = ith; i < w->n_rows; i += n_threads)
-        job->way->head_norm(p, p->x + (size_t)w->row[i] * (size_t)d, w->hidden + (size_t)i * (size_t)d, ith);
+        job->way->head_norm(p, p->x + (size_t)(job->only_rows ? i : w->row[i]) * (size_t)d, w->hidden + (size_t)i * (size_t)d, ith);
     show_head(job, ith);
 }
 
@@ -355,7 +382,8 @@ int dw_on_pool_layers(dw_state *s, const dw_work *w, int first, int end, dw_err 
     p->x = w->x ? w->x : s->x;
     p->keep_h = is_tapped(w, DW_TAP_ATTN_IN) || is_tapped(w, DW_TAP_FFN_IN);
     p->gate_every = !is_tapped(w, DW_TAP_FFN_GATE) ? 0 : w->tap->gate_every ? w->tap->gate_every : 1;
-    dw_pool_run(p->pool, forward, &(forward_job){p, s->steps->way[p->way], w, first, end});
+    dw_pool_run(p->pool, forward,
+                &(forward_job){p, s->steps->way[p->way], w, first, end, needs_only_rows(p, w, first, end)});
     return 0;
 }
 
