@@ -265,12 +265,14 @@ static void show(const forward_job *job, const dw_tap_event *event, int ith) {
     if (!tap->fn_thread || tap->in_step) dw_pool_barrier(job->p->pool);
 }
 
-/* Shows values (n_tokens, n) of all tokens. */
+/* Shows values (n_tokens, n) of all tokens.  Without a tap it reads nothing: keep_rows may be changing the pass. */
 static void show_all(const forward_job *job, dw_tap_point point, int l, const float *values, int n, int ith) {
     const dw_pass *p = job->p;
-    const dw_tap_event event = {
-        .point = point, .layer = l, .n_tokens = p->n_tokens, .n = n, .values = values, .seq = p->seq, .pos = p->pos};
-    if (is_tapped(job->w, point)) show(job, &event, ith);
+    if (!is_tapped(job->w, point)) return;
+    show(job,
+         &(dw_tap_event){
+             .point = point, .layer = l, .n_tokens = p->n_tokens, .n = n, .values = values, .seq = p->seq, .pos = p->pos},
+         ith);
 }
 
 /* Shows the head's rows: one event per run of rows whose tokens are neighbours. */
