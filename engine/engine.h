@@ -90,7 +90,7 @@ typedef enum dw_select {
 } dw_select;
 
 typedef struct dw_coverage {     // of a layer, since the session began or dw_session_reset_coverage
-    uint64_t n_tokens;
+    uint64_t n_tokens;           // of a dense last layer only those that gave an output row
     uint64_t n_open;             // open neurons, summed over tokens: n_tokens * n_ff in a dense layer
     uint64_t n_computed;         // cpu: neurons whose up rows were read, summed over passes of few tokens
     uint64_t n_bytes;            // bytes of the FFN's matrices, with the predictor's, read in these passes; where AUTO computes

@@ -64,7 +64,7 @@ struct dw_pass {
     dw_precision precision; // split, rounded or int8
     int n_batch;           // most tokens of a pass; memory is laid out for them
     int way;               // of the current pass: index into dw_steps.way
-    int n_tokens;
+    int n_tokens;          // in the last layer fewer, after keep_rows (run_on_pool.c)
     const int32_t *token, *seq, *pos; // n_tokens; tokens of a sequence come in order of position
     const float *rope;     // (n_ctx, head_dim/2, 2): cos, sin of each position and pair, up to the highest one so far
     dw_cache cache;
