@@ -212,15 +212,15 @@ static void levels(void) {
     for (int l = got + 1; l < DW_N_LEVELS; l++) CHECK(!dw_level_usable((dw_level)l));
 }
 
-static void amx_needs_bf16(void) {
+static void amx_needs_all(void) {
     const dw_cpu_words all = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
     for (dw_level l = 0; l < DW_N_LEVELS; l++) CHECK(dw_level_runs_on(l, &all), "%s", dw_level_names[l]);
     dw_cpu_words less = all;
     less.leaf7_1_a &= ~(1u << 5); // AVX512_BF16
     CHECK(!dw_level_runs_on(DW_AMX, &less) && dw_level_runs_on(DW_AVX512, &less));
     less = all;
-    less.leaf7_d &= ~(1u << 25); // AMX_INT8, which no kernel uses
-    CHECK(dw_level_runs_on(DW_AMX, &less));
+    less.leaf7_d &= ~(1u << 25); // AMX_INT8
+    CHECK(!dw_level_runs_on(DW_AMX, &less));
     less = all;
     less.state &= ~0x60000u; // tiles are not saved
     CHECK(!dw_level_runs_on(DW_AMX, &less));
@@ -240,7 +240,7 @@ static void found(void) {
 
 static const test_case cases[] = {
     {"a level is in force only where the machine has it", levels},
-    {"amx runs on a CPU with AVX512_BF16, whether it has AMX_INT8 or not", amx_needs_bf16},
+    {"amx needs AVX512_BF16, AMX_INT8 and saved tiles", amx_needs_all},
     {"every type has a row at every level", found},
     {"all levels pack activations alike, to the nearest step", packing_agrees},
     {"packing changes normal values by half a percent", packing_error},

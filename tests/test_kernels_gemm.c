@@ -137,7 +137,7 @@ static void round_inputs(float *x, int n) {
     }
 }
 
-/* AMX multiplies bytes with AVX-512. */
+/* AMX has bytes for the types of AVX-512. */
 static bool multiplies_bytes(dw_level level, const dw_qtype_row *type) {
     const dw_level of = level > DW_AVX512 ? DW_AVX512 : level;
     return dw_level_usable(level) && dw_gemm_form_of(of, type, DW_PRECISION_INT8, 1) == DW_GEMM_INT8;
@@ -159,6 +159,11 @@ static void eight_bit_inputs(void) {
                 for (int i = 0; i < p.n; i++) x[3 * p.n + i] = i % 2 ? 1.0f : -1.0f; // |q| 127 everywhere
                 for (int i = 0; i < p.n; i++) x[4 * p.n + i] = 1;
                 multiply(&p, level, DW_GEMM_INT8, NULL, 0, 37, 0, 35, 2, y);
+                if (level == DW_AMX) {
+                    float same[35 * 37];
+                    multiply(&p, DW_AVX512, DW_GEMM_INT8, NULL, 0, 37, 0, 35, 2, same);
+                    CHECK(!memcmp(y, same, sizeof y), "%s: AMX and AVX-512 differ", type->name);
+                }
                 for (int t = 0; t < 35; t++) round_inputs(x + t * p.n, p.n);
                 double worst = 0;
                 for (int r = 0; r < 37; r++) {

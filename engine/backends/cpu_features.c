@@ -30,7 +30,7 @@ bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu) {
     enum { LEAF1_C_FMA = 1 << 12, LEAF1_C_OSXSAVE = 1 << 27, LEAF1_C_AVX = 1 << 28, LEAF1_C_F16C = 1 << 29 };
     enum { LEAF7_B_AVX2 = 1 << 5, LEAF7_B_BMI2 = 1 << 8 };
     enum { LEAF7_B_F = 1 << 16, LEAF7_B_DQ = 1 << 17, LEAF7_B_BW = 1 << 30, LEAF7_C_VNNI = 1 << 11 };
-    enum { LEAF7_D_AMX_BF16 = 1 << 22, LEAF7_D_AMX_TILE = 1 << 24 };
+    enum { LEAF7_D_AMX_BF16 = 1 << 22, LEAF7_D_AMX_TILE = 1 << 24, LEAF7_D_AMX_INT8 = 1 << 25 };
     const uint32_t leaf7_b_vl = 1u << 31;
     switch (level) {
     case DW_PORTABLE: return true;
@@ -42,7 +42,7 @@ bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu) {
                has(cpu->leaf7_b, LEAF7_B_F | LEAF7_B_DQ | LEAF7_B_BW | leaf7_b_vl);
     case DW_AMX: // tiles are filled by AVX512_BF16
         return dw_level_runs_on(DW_AVX512, cpu) && has(cpu->state, STATE_TILE) &&
-               has(cpu->leaf7_d, LEAF7_D_AMX_BF16 | LEAF7_D_AMX_TILE) && has(cpu->leaf7_1_a, LEAF7_1_A_AVX512_BF16);
+               has(cpu->leaf7_d, LEAF7_D_AMX_BF16 | LEAF7_D_AMX_TILE | LEAF7_D_AMX_INT8) && has(cpu->leaf7_1_a, LEAF7_1_A_AVX512_BF16);
     default: return false;
     }
 }

@@ -1,7 +1,7 @@
 /* kernels.h - the cpu backend's kernels: dot products and matrix products.
  *
  * Levels.  One level is chosen at start (the best that the CPU has, or $DEADWOOD_CPU): portable C, avx2 (AVX2 + FMA +
- * F16C), avx512 (F BW VL DQ VNNI), amx (avx512 + AVX512_BF16 + AMX BF16 tiles).  Functions of a level carry target
+ * F16C), avx512 (F BW VL DQ VNNI), amx (avx512 + AVX512_BF16 + AMX tiles, BF16 and INT8).  Functions of a level carry target
  * attributes, so one portable binary holds all.  A level uses its own rows of the tables and those of lower levels.
  *
  * Two shapes of work:
@@ -85,14 +85,15 @@ typedef enum dw_gemm_form {
 enum {
     DW_GEMM_TOKENS = 512,      // most tokens of one product
     DW_GEMM_FEW = 64,          // up to so many tokens, a product waits for weights
+    DW_GEMM_BYTES = 33,        // AMX: from so many tokens on, BF16 is faster than bytes
     DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
 };
 
 /* The form for a weight type.
  *   - Matrices that share packed tokens use the largest of their forms.
  *   - Columns and training have no INT8: they ask with another precision.
- *   - AMX takes BF16 for DW_PRECISION_INT8, too: products are faster and more precise.  Up to DW_GEMM_FEW tokens it
- *     takes bytes for the types without dw_unpack_tiles, whose weights take longer to unpack to BF16 than to multiply.
+ *   - AMX takes BF16 for DW_PRECISION_INT8, too, from DW_GEMM_BYTES tokens on: products are faster and more precise.
+ *     With fewer tokens unpacking decides, and bytes take less of it.
  *   - Exact passes ask with n_tokens = DW_GEMM_TOKENS: their sums must not depend on the number of tokens. */
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens);
 

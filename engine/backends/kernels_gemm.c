@@ -46,7 +46,8 @@ static int weight_parts(dw_gemm_form form) { return form == DW_GEMM_SPLIT ? 2 : 
 
 const dw_int8 *dw_int8_of(dw_level level) {
 #if defined(__x86_64__)
-    if (level >= DW_AVX512) return &dw_int8_avx512;
+    if (level >= DW_AMX) return &dw_int8_amx;
+    if (level == DW_AVX512) return &dw_int8_avx512;
     if (level == DW_AVX2) return &dw_int8_avx2;
 #endif
     (void)level;
@@ -56,7 +57,7 @@ const dw_int8 *dw_int8_of(dw_level level) {
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens) {
     const dw_int8 *int8 = dw_int8_of(level);
     const bool has_bytes = precision == DW_PRECISION_INT8 && int8 && int8->multiply[type->id];
-    if (has_bytes && (level < DW_AMX || (n_tokens <= DW_GEMM_FEW && !dw_unpack_tiles[type->id]))) return DW_GEMM_INT8;
+    if (has_bytes && (level < DW_AMX || n_tokens < DW_GEMM_BYTES)) return DW_GEMM_INT8;
     if (level < DW_AMX) return DW_GEMM_F32;
     if (type->id == DW_BF16) return DW_GEMM_SPLIT_X;
     return precision != DW_PRECISION_SPLIT && type->block > 1 ? DW_GEMM_ROUNDED : DW_GEMM_SPLIT;
@@ -184,7 +185,12 @@ static const form_row forms[] = {
     [DW_GEMM_F32] = {DW_TILE, 1, tile_bytes_f32, pack_f32, unpack_f32, multiply_f32},
 };
 
-static bool is_amx(dw_gemm_form form) { return forms[form].pack == pack_amx; }
+static bool uses_tiles(dw_level level, dw_gemm_form form) { return level >= DW_AMX && form != DW_GEMM_F32; }
+
+/* Bytes of a weight tile's rows. */
+static int part_bytes(dw_gemm_form form, dw_qtype type) {
+    return form != DW_GEMM_INT8 ? DW_AMX_STEP * 2 : has_scale_of_16(type) ? 16 : 32;
+}
 
 /* ---- tokens ------------------------------------------------------------------------------------------------- */
 
@@ -428,8 +434,8 @@ static void multiply_all(const dw_gemm_job *job, bool turned) {
     const product p = {.job = job, .turned = turned, .row_bytes = dw_tensor_row_bytes(job->w),
                        .sum = (float *)(void *)job->scratch, .panel = panel, .row = row, .square = square,
                        .strip = square + SQUARE};
-    const bool has_tiles = is_amx(job->form) && job->level >= DW_AMX;
-    if (has_tiles) dw_amx_begin();
+    const bool has_tiles = uses_tiles(job->level, job->form);
+    if (has_tiles) dw_amx_begin(part_bytes(job->form, job->w->type->id));
     const bool is_few = !turned && job->n_tokens <= DW_GEMM_FEW;
     const int block = is_few ? forms[job->form].row_tiles * DW_TILE : ROW_BLOCK;
     for (int r = 0; r < job->n_rows; r += block) multiply_block(&p, r, smaller(block, job->n_rows - r));
@@ -450,14 +456,14 @@ void dw_gemm_columns(const dw_gemm_job *job) {
 /* Two tiles of tokens lie where strips do. */
 double dw_gemm_rate(dw_level level, dw_gemm_form form, double seconds, uint8_t *scratch) {
     _Static_assert(STRIP * 4 >= 2 * DW_TILE * DW_PANEL_K * 4, "two tiles of tokens");
-    const bool has_tiles = is_amx(form) && level >= DW_AMX;
+    const bool has_tiles = uses_tiles(level, form);
     const uint8_t *panel = scratch + SUM_BYTES, *x = panel + PANEL_BYTES + (DW_PANEL_K + SQUARE) * 4;
     const panel_job job = {level, form, DW_Q4_0, DW_PANEL_K, 2 * DW_TILE,
                            {panel, x, ROW_BLOCK / DW_TILE, 2, steps_of(DW_PANEL_K), (float *)(void *)scratch, true}};
     const double began = dw_now();
     double operations = 0, now = began;
     memset(scratch, 0, DW_GEMM_SCRATCH);
-    if (has_tiles) dw_amx_begin();
+    if (has_tiles) dw_amx_begin(part_bytes(form, DW_Q4_0));
     for (; now < began + seconds; now = dw_now(), operations += 2.0 * ROW_BLOCK * 2 * DW_TILE * DW_PANEL_K)
         forms[form].multiply(&job);
     if (has_tiles) dw_amx_end();

@@ -74,16 +74,24 @@ TARGET void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts
     }
 }
 
-/* Static, because gcc 12 believes that ldtilecfg reads 8 bytes and would drop stores to the others. */
-static const struct tile_config {
+typedef struct tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
-} config = {.palette = 1,
-            .row_bytes = {ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES},
-            .rows = {DW_TILE, DW_TILE, DW_TILE, DW_TILE, DW_TILE, DW_TILE, DW_TILE, DW_TILE}};
+} tile_config;
 
-TARGET void dw_amx_begin(void) { _tile_loadconfig(&config); }
+#define CONFIG(bytes)                                                                                                  \
+    {.palette = 1,                                                                                                     \
+     .row_bytes = {ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, bytes, bytes, ROW_BYTES, ROW_BYTES},                    \
+     .rows = {DW_TILE, DW_TILE, DW_TILE, DW_TILE, DW_TILE, DW_TILE, (bytes) / 4, (bytes) / 4}}
+
+/* Static, because gcc 12 believes that ldtilecfg reads 8 bytes and would drop stores to the others. */
+static const tile_config of_64 = CONFIG(64), of_32 = CONFIG(32), of_16 = CONFIG(16);
+
+TARGET void dw_amx_begin(int bytes) {
+    dw_assert(bytes == 64 || bytes == 32 || bytes == 16);
+    _tile_loadconfig(bytes == 64 ? &of_64 : bytes == 32 ? &of_32 : &of_16);
+}
 TARGET void dw_amx_end(void) { _tile_release(); }
 
 /* ---- two row tiles times one or two token tiles ------------------------------------------------------------------ */
@@ -266,7 +274,7 @@ void dw_amx_unpack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tile
 void dw_amx_unpack_halves(const float *low, const float *high, size_t ld, uint8_t *tile) {
     (void)low, (void)high, (void)ld, (void)tile;
 }
-void dw_amx_begin(void) {}
+void dw_amx_begin(int bytes) { (void)bytes; }
 void dw_amx_end(void) {}
 void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p) { (void)form, (void)p; }
 

@@ -10,7 +10,8 @@
  *
  * Tokens are the lanes: a vector of a token tile holds four values of each of 8 or 16 tokens, and a row's four bytes
  * are broadcast to them.  So weights need no transposition: a row of the panel is the bytes as the dot kernels unpack
- * them, and a tile has its values in the order of a record's q (kernels_dot.h).
+ * them, and a tile has its values in the order of a record's q (kernels_dot.h).  AMX has an order of its own, whose
+ * blocks are whole: 16 rows and a block of a token tile are its two operands as they lie.
  *
  *     row of the panel, 256 weights            tile, 256 values of 16 tokens
  *     +--------------+                         +--------------------------+
@@ -19,8 +20,9 @@
  *     +--------------+                         | 16 x 16 -sum(q)          | by pieces of 16
  *                                              +--------------------------+
  *
- * One source, kernels_gemm_int8_body.inc, is compiled for AVX2 and for AVX-512 VNNI.  A product's element is one chain
- * of multiply-adds in the order of the blocks; it does not depend on the other rows and tokens.
+ * One source, kernels_gemm_int8_body.inc, is compiled for AVX2 and for AVX-512 VNNI; AMX has its own products.  A
+ * product's element is one chain of multiply-adds in the order of the blocks; it does not depend on the other rows and
+ * tokens.
  *
  * What limits it (Zen 4, Q4_0): 64 VPDPBUSD of a tile of 4 rows and 32 tokens come with 8 products d s and 8
  * multiply-adds on the same units, so 0.8 of the peak is possible; the kernel reaches 0.78.  The
@@ -60,7 +62,7 @@ typedef struct dw_int8 {
     void (*multiply[DW_QTYPE_END])(const dw_int8_product *p);
 } dw_int8;
 
-extern const dw_int8 dw_int8_avx2, dw_int8_avx512;
+extern const dw_int8 dw_int8_avx2, dw_int8_avx512, dw_int8_amx;
 const dw_int8 *dw_int8_of(dw_level level); // NULL: the level has none
 
 #endif

@@ -83,7 +83,8 @@ extern dw_unpack_tiles_fn *const dw_unpack_tiles[DW_QTYPE_END];
 void dw_amx_unpack_halves(const float *low, const float *high, size_t ld, uint8_t *tile);
 /* Packs x (32, 16), whose columns are the rows of one step's weight tiles. */
 void dw_amx_unpack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
-void dw_amx_begin(void);
+/* Before products with tiles: rows of weight tiles have 64 bytes (32 values BF16), or 32 or 16 (8-bit inputs). */
+void dw_amx_begin(int bytes);
 void dw_amx_end(void);
 /* C[row tile][token tile] (16, 16) (+)= panel . x over n_steps steps.  Row tiles of the panel (an even number) and token
  * tiles (one or two) follow each other. */
