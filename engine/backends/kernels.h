@@ -85,15 +85,14 @@ typedef enum dw_gemm_form {
 enum {
     DW_GEMM_TOKENS = 512,      // most tokens of one product
     DW_GEMM_FEW = 64,          // up to so many tokens, a product waits for weights
-    DW_GEMM_BYTES = 33,        // AMX: from so many tokens on, BF16 is faster than bytes
     DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
 };
 
 /* The form for a weight type.
  *   - Matrices that share packed tokens use the largest of their forms.
  *   - Columns and training have no INT8: they ask with another precision.
- *   - AMX takes BF16 for DW_PRECISION_INT8, too, from DW_GEMM_BYTES tokens on: products are faster and more precise.
- *     With fewer tokens unpacking decides, and bytes take less of it.
+ *   - AMX takes BF16 for DW_PRECISION_INT8, too, when tokens are many: products are faster and more precise.  Up to
+ *     DW_GEMM_FEW tokens it takes bytes, which are unpacked faster; so all batches of decode have the same precision.
  *   - Exact passes ask with n_tokens = DW_GEMM_TOKENS: their sums must not depend on the number of tokens. */
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens);
 

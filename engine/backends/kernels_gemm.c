@@ -57,7 +57,7 @@ const dw_int8 *dw_int8_of(dw_level level) {
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens) {
     const dw_int8 *int8 = dw_int8_of(level);
     const bool has_bytes = precision == DW_PRECISION_INT8 && int8 && int8->multiply[type->id];
-    if (has_bytes && (level < DW_AMX || n_tokens < DW_GEMM_BYTES)) return DW_GEMM_INT8;
+    if (has_bytes && (level < DW_AMX || n_tokens <= DW_GEMM_FEW)) return DW_GEMM_INT8;
     if (level < DW_AMX) return DW_GEMM_F32;
     if (type->id == DW_BF16) return DW_GEMM_SPLIT_X;
     return precision != DW_PRECISION_SPLIT && type->block > 1 ? DW_GEMM_ROUNDED : DW_GEMM_SPLIT;
