@@ -64,7 +64,7 @@ row() {
     printf '%s\n' "$@" | awk -F = '{name = name sep $1; value = value sep substr($0, length($1) + 2); sep = "\t"} END {print name; print value}'
 }
 value() { awk -F '\t' -v name="$2" 'NR == 1 {for (i = 1; i <= NF; i++) if ($i == name) at = i} END {print at ? $at : "-"}' "$1"; } # of the last row
-place() { row "date=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "machine=$(awk -F ': ' '/^model name/ {print $2; exit}' /proc/cpuinfo), $(nproc)" "commit=$commit" "$@"; }
+place() { row "date=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "machine=$(awk -F ': ' '/^model name/ {print $2; exit}' /proc/cpuinfo), $(getconf _NPROCESSORS_ONLN)" "commit=$commit" "$@"; }
 
 # ---- kinds of cells: each writes a table whose last row is the cell's; what it is judged by is in $ratio and $share.
 # They are called in a condition, where the shell does not end at a failure: hence "|| return 1".

@@ -96,7 +96,7 @@ typedef struct dw_binding {
 
 /* A part of the state as F32 values: n rows from `first` on. */
 typedef enum dw_part {
-    DW_PART_RESIDUAL, // the state's own, of tokens of the last pass with dw_work.x NULL, (n, n_embd)
+    DW_PART_RESIDUAL, // the state's own, of the last pass's tokens, if it gave rows of all (n, n_embd)
     DW_PART_K,
     DW_PART_V, // of positions of a layer and sequence, (n_head_kv, n, head_dim)
 } dw_part;

@@ -81,9 +81,10 @@ static inline ALWAYS_INLINE const uint8_t *prefetch_end(const uint8_t *w, size_t
  * level, and prefetched weights drove them out.  (Decode of base in F16, Zen 4, two threads: 1.38 times as fast.  With
  * quantized types the levels do not differ: base and 7B in Q4_0 on Zen 4 and Zen 3 within 3 %.)
  *
- * AVX-512 kernels also fetch the bytes at p + NEAR into the first level.  (Rows in turn on a Xeon with AMX, a program
- * written for the purpose, medians and quartiles of 7 to 25 turns.  600 MB of Q4_0, rows of 3,584: one thread 1.05, 1.03
- * to 1.08, two threads 1.03, 1.00 to 1.07; rows of 896 1.02, of 18,944 1.00.  24 MB 1.04, F16 1.02 and 1.04, Q4_K 1.00.
+ * AVX-512 kernels also fetch the bytes at p + NEAR into the first level, beyond the last row, too.  (Rows in turn on a
+ * Xeon with AMX, a program written for the purpose, medians and quartiles of 7 to 25 turns.  600 MB of Q4_0, rows of
+ * 3,584: one thread 1.05, 1.03 to 1.08, two threads 1.03, 1.00 to 1.07; rows of 896 1.02, of 18,944 1.00.  24 MB 1.04,
+ * F16 1.02 and 1.04, Q4_K 1.00.  Decode was not measured so.
  * Decode with AVX2 on Zen 3, 31 pairs: 0.98 to 1.00.) */
 enum { NEAR = 768 };
 

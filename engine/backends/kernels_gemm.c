@@ -12,7 +12,7 @@
  *             squares (16 rows, 16 tokens) += panel . tokens
  *
  * With few tokens, reading weights takes longer than multiplying.  For up to DW_GEMM_FEW tokens a block has 16 rows
- * (AMX 32), so that weights are read nearly in the order of the file.  (From memory, Zen 4, 16 tokens of 3,584 values,
+ * (BF16 32), so that weights are read nearly in the order of the file.  (From memory, Zen 4, 16 tokens of 3,584 values,
  * Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)
  *
  * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition; the

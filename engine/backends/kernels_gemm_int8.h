@@ -15,7 +15,7 @@
  *
  *     row of the panel, 256 weights            tile, 256 values of 16 tokens
  *     +--------------+                         +--------------------------+
- *     | 256 bytes u  | record order            | 64 words x 16 tokens x 4 | record order
+ *     | 256 bytes u  | the level's order       | 64 words x 16 tokens x 4 | the level's order
  *     | 32 F32 d, m  |                         | 8 x 16 scales            | by blocks of 32
  *     +--------------+                         | 16 x 16 -sum(q)          | by pieces of 16
  *                                              +--------------------------+

@@ -294,14 +294,16 @@ static void show_head(const forward_job *job, int ith) {
     }
 }
 
-/* Nothing reads the residual after the last layer but the head, and that only the wanted rows. */
+/* Nothing reads the residual after the last layer but the head, and that only the wanted rows; with taps and in gated
+ * layers other tokens count, too. */
 static bool needs_only_rows(const dw_pass *p, const dw_work *w, int first, int end) {
     const int n_layer = p->net->hp.n_layer;
     return first < end && end == n_layer && !w->x && w->n_rows < w->n_tokens && !(w->tap && w->tap->points) &&
            !p->layer[n_layer - 1].op->is_gated; // gates decide by position and count every token
 }
 
-/* Moves the wanted rows of a last layer to the front; the pass goes on with them alone. */
+/* Moves the wanted rows of a last layer to the front; the pass goes on with them alone.  Few rows may take another form of
+ * product than the tokens before them (dw_gemm_form_of). */
 static void keep_rows(const forward_job *job, int l, int ith) {
     dw_pass *p = job->p;
     const dw_work *w = job->w;
@@ -361,7 +363,8 @@ static void forward(void *job_pointer, int ith, int n_threads) {
     }
     if (job->first < job->end && job->end == n_layer) show_all(job, DW_TAP_RESIDUAL, n_layer, p->x, d, ith);
     for (int i = ith; i < w->n_rows; i += n_threads)
-        job->way->head_norm(p, p->x + (size_t)(job->only_rows ? i : w->row[i]) * (size_t)d, w->hidden + (size_t)i * (size_t)d, ith);
+        job->way->head_norm(p, p->x + (size_t)(job->only_rows ? i : w->row[i]) * (size_t)d,
+                            w->hidden + (size_t)i * (size_t)d, ith);
     show_head(job, ith);
 }
 
