@@ -42,7 +42,8 @@ bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu) {
                has(cpu->leaf7_b, LEAF7_B_F | LEAF7_B_DQ | LEAF7_B_BW | leaf7_b_vl);
     case DW_AMX: // tiles are filled by AVX512_BF16
         return dw_level_runs_on(DW_AVX512, cpu) && has(cpu->state, STATE_TILE) &&
-               has(cpu->leaf7_d, LEAF7_D_AMX_BF16 | LEAF7_D_AMX_TILE | LEAF7_D_AMX_INT8) && has(cpu->leaf7_1_a, LEAF7_1_A_AVX512_BF16);
+               has(cpu->leaf7_d, LEAF7_D_AMX_BF16 | LEAF7_D_AMX_TILE | LEAF7_D_AMX_INT8) &&
+               has(cpu->leaf7_1_a, LEAF7_1_A_AVX512_BF16);
     default: return false;
     }
 }

@@ -2,8 +2,8 @@
  *
  * Levels.  One level is chosen at start (the best that the CPU has, or $DEADWOOD_CPU): portable C, avx2 (AVX2 + FMA +
  * F16C), avx512 (F BW VL DQ VNNI), amx (avx512 + AVX512_BF16 + AMX tiles, BF16 and INT8).  Functions of a level carry
- * target attributes, so one portable binary holds all.
- * A level uses its own rows of the tables and those of lower levels.
+ * target attributes, so one portable binary holds all.  A level uses its own rows of the tables and those of lower
+ * levels.
  *
  * Two shapes of work:
  *   dot rows   decode, 1..DW_DOT_MAX_COLS activation vectors: weight rows are read once, straight from the packed

@@ -84,8 +84,7 @@ static inline ALWAYS_INLINE const uint8_t *prefetch_end(const uint8_t *w, size_t
  * AVX-512 kernels also fetch the bytes at p + NEAR into the first level, beyond the last row, too.  (Rows in turn on a
  * Xeon with AMX, a program written for the purpose, medians and quartiles of 7 to 25 turns.  600 MB of Q4_0, rows of
  * 3,584: one thread 1.05, 1.03 to 1.08, two threads 1.03, 1.00 to 1.07; rows of 896 1.02, of 18,944 1.00.  24 MB 1.04,
- * F16 1.02 and 1.04, Q4_K 1.00.  Decode was not measured so.
- * Decode with AVX2 on Zen 3, 31 pairs: 0.98 to 1.00.) */
+ * F16 1.02 and 1.04, Q4_K 1.00.  Whole decode was measured only with AVX2, on Zen 3, 31 pairs: 0.98 to 1.00.) */
 enum { NEAR = 768 };
 
 static inline ALWAYS_INLINE void prefetch(const uint8_t *p, const uint8_t *end, int bytes) {

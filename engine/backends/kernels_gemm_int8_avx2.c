@@ -94,7 +94,7 @@ INLINE void unpack_scales(dw_qtype type, const uint8_t *w, int n_blocks, float *
     }
 }
 
-INLINE int place_of(int piece) { return piece_place(piece); }
+#define place_of piece_place
 
 #include "backends/kernels_gemm_int8_body.inc"
 #include "backends/kernels_gemm_int8_table.inc"

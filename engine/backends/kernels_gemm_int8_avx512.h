@@ -20,7 +20,6 @@ INLINE vi load_ints(const void *p) { return (vi)_mm512_loadu_si512(p); }
 INLINE void store_ints(void *p, vi v) { _mm512_storeu_si512(p, (__m512i)v); }
 INLINE vi set1_ints(int x) { return (vi)_mm512_set1_epi32(x); }
 INLINE vi max_bits(vi a, vi b) { return (vi)_mm512_max_epu32((__m512i)a, (__m512i)b); }
-INLINE vi kept(vi v) { return v; }
 INLINE vf to_float(vi v) { return _mm512_cvtepi32_ps((__m512i)v); }
 INLINE vi to_int(vf v) { return (vi)_mm512_cvtps_epi32(v); }
 

@@ -302,8 +302,8 @@ static bool needs_only_rows(const dw_pass *p, const dw_work *w, int first, int e
            !p->layer[n_layer - 1].op->is_gated; // gates decide by position and count every token
 }
 
-/* Moves the wanted rows of a last layer to the front; the pass goes on with them alone.  Few rows may take another form of
- * product than the tokens before them (dw_gemm_form_of). */
+/* Moves the wanted rows of a last layer to the front; the pass goes on with them alone.  Few rows may take another
+ * form of product than the tokens before them (dw_gemm_form_of). */
 static void keep_rows(const forward_job *job, int l, int ith) {
     dw_pass *p = job->p;
     const dw_work *w = job->w;
