@@ -84,16 +84,18 @@ static void become(const char *program, char *const *argv, const int to[2], pid_
     _exit(127);
 }
 
-/* A child that signals reach. */
+/* A child that signals reach, also one that came before it: the caller may have looked for signals a little earlier. */
 static pid_t start(const char *program, char *const *argv, const int to[2], dw_err *err) {
     sigset_t old;
     block(&old);
     const pid_t self = getpid(), pid = fork();
     if (!pid) become(program, argv, to, self, &old);
-    if (pid > 0)
+    if (pid > 0) {
         replace(0, pid);
-    else
+        if (received) kill(pid, received);
+    } else {
         dw_fail(err, "cannot start '%s': %s", program, strerror(errno));
+    }
     sigprocmask(SIG_SETMASK, &old, NULL);
     return pid;
 }
