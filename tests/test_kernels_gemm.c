@@ -404,23 +404,34 @@ static void half_precision(void) {
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */
 
-enum { CTX = 200, GROUP = 7, QUERIES = 9 }; // heads of a token are taken 4 + 2 + 1 at a time
+enum { CTX = 200, GROUP = 7, QUERIES = 9, EARLY = 5 }; // heads of a token are taken 4 + 2 + 1 at a time
 
-/* at_once 0: one by one, with the function for single tokens. */
-static void attend_all(const dw_vec *vec, dw_attend_job job, int n_tokens, int at_once) {
+/* The functions that compute it, and the relative RMS error allowed. */
+typedef enum attend_kind { ONE_TOKEN, MANY_TOKENS, BY_TILES, ATTEND_KINDS } attend_kind;
+static const double attend_bound[ATTEND_KINDS] = {1e-6, 1e-6, 1e-5};
+
+static bool has_kind(dw_level level, attend_kind kind) { return kind != BY_TILES || level >= DW_AMX; }
+
+static size_t attend_scratch(attend_kind kind, int head_dim, int n_group) {
+    return (kind == BY_TILES ? dw_attend_tiles_scratch_bytes : dw_attend_scratch_bytes)(head_dim, n_group);
+}
+
+/* `at_once` tokens a call. */
+static void attend_all(const dw_vec *vec, attend_kind kind, dw_attend_job job, int n_tokens, int at_once) {
     const float *q = job.q;
     float *mix = job.mix;
     const int32_t *pos = job.pos;
-    const int step = at_once ? at_once : 1;
-    for (int t = 0; t < n_tokens; t += step) {
+    guarded scratch = guard(attend_scratch(kind, job.head_dim, job.n_group));
+    job.scratch = scratch.data;
+    for (int t = 0; t < n_tokens; t += at_once) {
         job.q = q + (size_t)t * job.ld;
         job.mix = mix + (size_t)t * job.ld;
         job.pos = pos + t;
-        job.n_tokens = n_tokens - t < step ? n_tokens - t : step;
-        memset(job.scratch, 0xff, dw_attend_scratch_bytes(job.head_dim, job.n_group));
-        if (at_once) vec->attend(&job);
-        else vec->attend_token(&job);
+        job.n_tokens = n_tokens - t < at_once ? n_tokens - t : at_once;
+        memset(job.scratch, 0xff, attend_scratch(kind, job.head_dim, job.n_group));
+        (kind == BY_TILES ? dw_attend_tiles : kind == ONE_TOKEN ? vec->attend_token : vec->attend)(&job);
     }
+    unguard(&scratch);
 }
 
 /* Relative RMS error against softmax in double. */
@@ -466,37 +477,25 @@ static void attention_of(int head_dim, const dw_qtype_row *type) {
     random_values(q, QUERIES * ld, &rng);
     fill_cache(type, kf, CTX * hd, k.data);
     fill_cache(type, vf, CTX * hd, v.data);
-    for (int t = 0; t < QUERIES; t++) pos[t] = t < QUERIES / 2 ? t : CTX - QUERIES + t;
+    for (int t = 0; t < QUERIES; t++) pos[t] = t < EARLY ? t : CTX - QUERIES + t;
     const float scale = 1 / sqrtf((float)head_dim);
-    EACH_LEVEL(vec) {
-        dw_attend_job job = {type,
-                             dw_unpack_of(level, type),
-                             k.data,
-                             v.data,
-                             head_dim,
-                             GROUP,
-                             QUERIES,
-                             pos,
-                             q,
-                             mix,
-                             ld,
-                             scale,
-                             aligned_alloc(64, dw_attend_scratch_bytes(head_dim, GROUP))};
-        for (int one = 0; one < 2; one++) {
-            attend_all(vec, job, QUERIES, one ? 0 : QUERIES);
-            const double error = attention_error(mix, ld, q, kf, vf, head_dim, pos, scale);
-            CHECK(error <= 1e-6, "%s %s head_dim %d, one %d: %g", dw_level_names[level], type->name, head_dim, one,
-                  error);
-        }
-        attend_all(vec, job, QUERIES, QUERIES);
+    EACH_LEVEL(vec) for (attend_kind kind = 0; kind < ATTEND_KINDS; kind++) {
+        if (!has_kind((dw_level)level, kind)) continue;
+        dw_attend_job job = {.type = type, .decode = dw_unpack_of(level, type), .k = k.data, .v = v.data,
+                             .head_dim = head_dim, .n_group = GROUP, .pos = pos, .q = q, .mix = mix, .ld = ld,
+                             .scale = scale};
+        attend_all(vec, kind, job, QUERIES, kind == ONE_TOKEN ? 1 : QUERIES);
+        const double error = attention_error(mix, ld, q, kf, vf, head_dim, pos, scale);
+        CHECK(error <= attend_bound[kind], "%s %s head_dim %d, kind %d: %g", dw_level_names[level], type->name,
+              head_dim, (int)kind, error);
+        if (kind == ONE_TOKEN) continue;
+        job.mix = again;
         for (int at_once = 1; at_once < QUERIES; at_once += 4) {
-            job.mix = again;
-            attend_all(vec, job, QUERIES, at_once);
+            attend_all(vec, kind, job, QUERIES, at_once);
             bool same = true;
             for (size_t t = 0; t < QUERIES; t++) same = same && !memcmp(again + t * ld, mix + t * ld, GROUP * hd * 4);
-            CHECK(same, "%s head_dim %d: %d queries at once", dw_level_names[level], head_dim, at_once);
+            CHECK(same, "%s head_dim %d, kind %d: %d queries at once", dw_level_names[level], head_dim, (int)kind, at_once);
         }
-        free(job.scratch);
     }
     unguard(&k);
     unguard(&v);
@@ -514,27 +513,17 @@ static void unseen_infinity(void) {
     float k[N * HEAD], v[N * HEAD], q[N * HEAD], mix[N * HEAD];
     const int32_t pos[N] = {0, 1, 2};
     for (size_t i = 0; i < n; i++) k[i] = q[i] = 0.5f, v[i] = i / HEAD == 2 ? INFINITY : 1 + (float)(i / HEAD);
-    EACH_LEVEL(vec) {
-        dw_attend_job job = {dw_qtype_get(DW_F32),
-                             dw_unpack_of(level, dw_qtype_get(DW_F32)),
-                             (const uint8_t *)k,
-                             (const uint8_t *)v,
-                             HEAD,
-                             1,
-                             N,
-                             pos,
-                             q,
-                             mix,
-                             HEAD,
-                             0.25f,
-                             aligned_alloc(64, dw_attend_scratch_bytes(HEAD, 1))};
-        vec->attend(&job);
+    EACH_LEVEL(vec) for (attend_kind kind = MANY_TOKENS; kind < ATTEND_KINDS; kind++) {
+        if (!has_kind((dw_level)level, kind)) continue;
+        const dw_attend_job job = {.type = dw_qtype_get(DW_F32), .decode = dw_unpack_of(level, dw_qtype_get(DW_F32)),
+                                   .k = (const uint8_t *)k, .v = (const uint8_t *)v, .head_dim = HEAD, .n_group = 1,
+                                   .pos = pos, .q = q, .mix = mix, .ld = HEAD, .scale = 0.25f};
+        attend_all(vec, kind, job, N, N);
         for (size_t i = 0; i < n; i++) {
             const float wanted = i / HEAD == 0 ? 1 : 1.5f;
-            CHECK(i / HEAD == 2 ? !isfinite(mix[i]) : fabsf(mix[i] - wanted) < 1e-5f, "%s: value %zu is %g",
-                  dw_level_names[level], i, (double)mix[i]);
+            CHECK(i / HEAD == 2 ? !isfinite(mix[i]) : fabsf(mix[i] - wanted) < 1e-5f, "%s, kind %d: value %zu is %g",
+                  dw_level_names[level], (int)kind, i, (double)mix[i]);
         }
-        free(job.scratch);
     }
 }
 

@@ -136,10 +136,25 @@ void dw_many_add_turned(const dw_step *s, const float *v, int ldv, const dw_tens
     }
 }
 
+/* A single tile of rows is not worth packing the keys. */
+static void attend_amx(const dw_attend_job *job) {
+    (job->n_tokens * job->n_group > DW_TILE ? dw_attend_tiles : dw_vec_of(DW_AMX)->attend)(job);
+}
+
+/* Rows of a block: with tiles as many as give every thread a few blocks. */
+static int rows_of_block(const dw_step *s, int n_rows, bool by_tiles) {
+    int rows = by_tiles ? DW_TILED_ROWS : DW_QUERY_BLOCK;
+    while (rows > DW_QUERY_BLOCK && n_rows < 4 * s->n_threads * rows) rows /= 2;
+    return rows;
+}
+
 static void attend(dw_pass *p, int l, int ith) {
     const dw_step *s = dw_step_of(p, ith);
-    const int n_group = p->net->layer[l].n_head / p->net->layer[l].n_head_kv;
-    dw_cpu_attend(s, l, n_group < DW_QUERY_BLOCK ? DW_QUERY_BLOCK / n_group : 1, s->vec->attend);
+    const dw_layer *w = &p->net->layer[l];
+    const int n_group = w->n_head / w->n_head_kv;
+    const bool by_tiles = s->level >= DW_AMX && !p->exact; // exact passes keep the precision of F32
+    const int rows = rows_of_block(s, p->n_tokens * w->n_head, by_tiles);
+    dw_cpu_attend(s, l, n_group < rows ? rows / n_group : 1, by_tiles ? attend_amx : s->vec->attend);
 }
 
 static void attn_out(dw_pass *p, int l, int ith) {

@@ -29,3 +29,9 @@ size_t dw_attend_scratch_bytes(int head_dim, int n_group) {
     const size_t n = 2 * rows * width + rows * DW_KEY_TILE + 2 * width * DW_KEY_TILE + DW_TILE * width + 2 * rows;
     return (n * sizeof(float) + 63) / 64 * 64;
 }
+
+size_t dw_attend_tiles_scratch_bytes(int head_dim, int n_group) {
+    const size_t rows = (size_t)((n_group > DW_TILED_ROWS ? n_group : DW_TILED_ROWS) + 31) / 32 * 32;
+    const size_t width = (size_t)(head_dim + 31) / 32 * 32;
+    return (rows * (2 * width + 2 * DW_KEY_TILE + 1 + DW_TILE) + 3 * DW_KEY_TILE * width) * sizeof(float);
+}

@@ -12,6 +12,7 @@ enum {
     DW_TILE = 16,         // rows and columns of a square that is transposed, multiplied and stored as a unit
     DW_KEY_TILE = 64,     // positions that attention takes at a time, beginning at multiples of it
     DW_QUERY_BLOCK = 64,  // rows of an attention block: queries x heads; more if a group has more heads
+    DW_TILED_ROWS = 256,  // the same with AMX
 };
 
 /* Queries that share one KV head of one sequence. */
@@ -20,7 +21,7 @@ typedef struct dw_attend_job {
     void (*decode)(const void *src, float *dst, size_t n); // of the type
     const void *k, *v;  // position 0 of the KV head, rows of head_dim
     int head_dim, n_group; // query heads that share the KV head
-    int n_tokens;       // at most max(1, DW_QUERY_BLOCK / n_group)
+    int n_tokens;       // at most max(1, DW_QUERY_BLOCK / n_group); with AMX DW_TILED_ROWS
     const int32_t *pos; // n_tokens, not descending: token t sees positions 0..pos[t]
     const float *q;     // head g of token t: q + t * ld + g * head_dim
     float *mix;         // likewise
@@ -94,6 +95,10 @@ typedef struct dw_amx_product {
     float *c;
     bool fresh; // c begins at zero
 } dw_amx_product;
+
+/* attend with tiles, each number as two BF16; scratch has dw_attend_tiles_scratch_bytes. */
+void dw_attend_tiles(const dw_attend_job *job);
+size_t dw_attend_tiles_scratch_bytes(int head_dim, int n_group);
 
 void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p); // with the parts of `form`
 void dw_bf16_multiply(const dw_amx_product *p); // DW_GEMM_ROUNDED without tiles: AVX512_BF16 dots of the same packed numbers

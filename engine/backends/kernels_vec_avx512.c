@@ -56,4 +56,5 @@ TARGET static inline void transpose_lanes(const float *src, float *dst) { transp
 #include "backends/kernels_vec_body.inc"
 #include "backends/kernels_backward_body.inc"
 #include "backends/kernels_attend_rounded.inc"
+#include "backends/kernels_attend_tiles.inc"
 #endif
