@@ -49,16 +49,16 @@ function put(r, c, text) { table[r, c] = text; if (length(text) > width[c]) widt
     if (get("stock_version") != "-") { version = get("stock_version"); sub(/ .*/, "", version) }
     if (get("level") == "best") level = get("own_kernels")
     if (get("threads") != "-") threads = get("threads")
-    seen(machines, get("machine")); seen(commits, get("commit"))
-    if (get("level") == "best") seen(libraries, get("stock_version"))
+    seen("machines", get("machine")); seen("commits", get("commit"))
+    if (get("level") == "best") seen("libraries", get("stock_version"))
     if (first == "" || get("date") < first) first = get("date")
     if (get("date") > last) last = get("date")
     if (get("work") == "decode" && get("own_load_ms") != "-" && get("busy_others") == "0" && get("level") == "best" && get("sequences") == "1")
         memory[++n_memory] = sprintf("| %s | %s | %s | %s | %s | %s | %s |", work_of(), get("file_mb"), get("own_rss_after_mb"), get("stock_rss_after_mb"), get("own_load_ms"), get("stock_load_ms"), get("stock_setting"))
 }
 
-function seen(list, text) { if (text != "-") list[text] = 1 }
-function all(list,  text, x) { for (x in list) text = text (text == "" ? "" : "; ") x; return text }
+# all[WHAT]: the different texts of the rows, in their order
+function seen(what, text) { if (text != "-" && !known[what, text]++) all[what] = all[what] (all[what] == "" ? "" : "; ") text }
 function rule(c,  i, line) { line = ""; for (i = 0; i < width[c] + 1; i++) line = line "-"; return c > 1 && c < LAST ? line ":" : ":" line }
 
 function print_row(r,  c, line) {
@@ -71,8 +71,8 @@ END {
     LAST = split("work|this, tok/s|upstream|ratio|90 % interval|share|wall, GB/s|lap by lap|pairs|at least|reached", head, "|")
     for (c = 1; c <= LAST; c++) put(0, c, head[c])
     printf "# Speed beside upstream llama.cpp\n\n"
-    printf "`make bench`: %s logical CPUs; level %s, %s threads; commit %s; %s to %s.\n", all(machines), level, threads, all(commits), first, last
-    printf "Upstream %s (%s) at the best of its four settings, which for 7b is found on 4 of its 28 layers; laps in turn.\n\n", version, all(libraries)
+    printf "`make bench`: %s logical CPUs; level %s, %s threads; commit %s; %s to %s.\n", all["machines"], level, threads, all["commits"], first, last
+    printf "Upstream %s (%s) at the best of its four settings, which for 7b is found on 4 of its 28 layers; laps in turn.\n\n", version, all["libraries"]
     printf "Models have random weights. 7b is the shape of Qwen2.5-7B, 7b4 and 7b2 its first 4 and 2 layers with its output matrix. Speeds and\n"
     printf "ratios are medians of the pairs; *share* is, of decoding a 7b, the bytes of weights a second over the best read of memory within a minute\n"
     printf "(*wall*: `deadwood limits --what wall` before, and what `versus` reads before and after); beside a busy process, of the own idle speed; of a gate, ideal time / time; of\n"

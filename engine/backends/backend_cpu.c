@@ -168,6 +168,10 @@ static int block_end(const dw_pass *p, int first, int most) {
     return end;
 }
 
+static bool is_alone(const dw_pass *p, int t) {
+    return (t == 0 || p->seq[t - 1] != p->seq[t]) && (t + 1 == p->n_tokens || p->seq[t + 1] != p->seq[t]);
+}
+
 void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_attend_job *job)) {
     const dw_pass *p = s->p;
     const dw_layer *w = &p->net->layer[l];
@@ -191,6 +195,7 @@ void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_at
                                    .head_dim = n,
                                    .n_group = n_group,
                                    .n_tokens = block_end(p, first, most) - first,
+                                   .is_alone = is_alone(p, first),
                                    .pos = p->pos + first,
                                    .q = p->q + q,
                                    .mix = p->mix + q,

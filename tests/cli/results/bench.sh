@@ -108,7 +108,7 @@ test "$(reached 'base-q4_0, prefill of 512, forced avx2')" = yes # 1.59 of 1.6 l
 test "$(reached 'base-q4_0, decode, beside')" = yes # 0.41 of 0.42
 test "$(reached '7b-q4_0, sampling')" = no
 grep -q "commit $COMMIT" results/speed-avx512.md
-grep -q 'cpu, 2 logical' results/speed-avx512.md
+grep -q '^`make bench`: cpu, 2' results/speed-avx512.md # the rows' machine, then this one
 grep -q 'Upstream 0.5.0' results/speed-avx512.md
 
 # A part goes to the terminal, and so does the quick form, which measures anew.
