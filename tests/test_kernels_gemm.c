@@ -404,7 +404,9 @@ static void half_precision(void) {
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */
 
-enum { CTX = 200, GROUP = 7, QUERIES = 9, EARLY = 5 }; // heads of a token are taken 4 + 2 + 1 at a time
+/* Heads of a token are taken 4 + 2 + 1 at a time.  EARLY tokens are 35 rows: more than a pair of tiles, which later
+ * keys leave out. */
+enum { CTX = 200, GROUP = 7, QUERIES = 9, EARLY = 5 };
 
 /* The functions that compute it, and the relative RMS error allowed. */
 typedef enum attend_kind { ONE_TOKEN, MANY_TOKENS, BY_TILES, ATTEND_KINDS } attend_kind;
@@ -494,7 +496,8 @@ static void attention_of(int head_dim, const dw_qtype_row *type) {
             attend_all(vec, kind, job, QUERIES, at_once);
             bool same = true;
             for (size_t t = 0; t < QUERIES; t++) same = same && !memcmp(again + t * ld, mix + t * ld, GROUP * hd * 4);
-            CHECK(same, "%s head_dim %d, kind %d: %d queries at once", dw_level_names[level], head_dim, (int)kind, at_once);
+            CHECK(same, "%s head_dim %d, kind %d: %d queries at once", dw_level_names[level], head_dim, (int)kind,
+                  at_once);
         }
     }
     unguard(&k);
@@ -504,6 +507,61 @@ static void attention_of(int head_dim, const dw_qtype_row *type) {
     free(q);
     free(mix);
     free(again);
+}
+
+/* Blocks of many rows: n_tokens queries of n_group heads, at positions 0, 3, 6 .., by tiles and in F32.  Two values
+ * are infinite; where a row sees them, neither is finite. */
+static void tall_block(const dw_qtype_row *type, int head_dim, int n_group, int n_tokens, bool has_infinite) {
+    const size_t hd = (size_t)head_dim, n_ctx = 3 * (size_t)n_tokens;
+    const size_t ld = (size_t)n_group * hd, n = (size_t)n_tokens * ld;
+    const size_t cache_bytes = dw_qtype_row_bytes(type, n_ctx * hd);
+    float *kf = malloc(n_ctx * hd * 4), *vf = malloc(n_ctx * hd * 4), *q = malloc(n * 4), *mix[2];
+    int32_t *pos = malloc((size_t)n_tokens * sizeof *pos);
+    guarded k = guard(cache_bytes), v = guard(cache_bytes);
+    dw_rng rng;
+    dw_rng_seed(&rng, 5);
+    random_values(kf, n_ctx * hd, &rng);
+    random_values(vf, n_ctx * hd, &rng);
+    random_values(q, n, &rng);
+    for (size_t i = 0; i < n_ctx * hd; i++) kf[i] += 0.5f; // scores of one sign
+    if (has_infinite) vf[(n_ctx / 2) * hd + 3] = INFINITY, vf[(n_ctx - 2) * hd] = -INFINITY;
+    fill_cache(type, kf, n_ctx * hd, k.data);
+    fill_cache(type, vf, n_ctx * hd, v.data);
+    for (int t = 0; t < n_tokens; t++) pos[t] = n_tokens == 1 ? (int32_t)n_ctx - 1 : 3 * t;
+    for (int kind = 0; kind < 2; kind++) {
+        mix[kind] = malloc(n * 4);
+        const dw_attend_job job = {.type = type, .decode = dw_unpack_of(DW_AMX, type), .k = k.data, .v = v.data,
+                                   .head_dim = head_dim, .n_group = n_group, .pos = pos, .q = q, .mix = mix[kind],
+                                   .ld = ld, .scale = 1 / sqrtf((float)head_dim)};
+        const int rows = kind ? DW_TILED_ROWS : DW_QUERY_BLOCK, at_once = rows / n_group > 1 ? rows / n_group : 1;
+        attend_all(dw_vec_of(DW_AMX), kind ? BY_TILES : MANY_TOKENS, job, n_tokens, at_once);
+    }
+    double error = 0, size = 0;
+    size_t n_different = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double a = (double)mix[0][i], b = (double)mix[1][i];
+        n_different += isfinite(a) != isfinite(b);
+        if (!isfinite(a) || !isfinite(b)) continue;
+        error += (a - b) * (a - b), size += a * a;
+    }
+    CHECK(sqrt(error / size) <= attend_bound[BY_TILES], "%s, head_dim %d, %d heads, %d tokens: %g", type->name, head_dim,
+          n_group, n_tokens, sqrt(error / size));
+    CHECK(!n_different, "%s, head_dim %d: %zu values are finite in one only", type->name, head_dim, n_different);
+    unguard(&k);
+    unguard(&v);
+    free(kf), free(vf), free(q), free(mix[0]), free(mix[1]), free(pos);
+}
+
+static void tall_blocks(void) {
+    if (!dw_level_usable(DW_AMX)) SKIP("this machine has no AMX");
+    const dw_qtype_row *f16 = dw_qtype_get(DW_F16), *f32 = dw_qtype_get(DW_F32), *q8_0 = dw_qtype_get(DW_Q8_0);
+    tall_block(f16, 80, 1, 300, false);
+    tall_block(f32, 96, 3, 100, false);
+    tall_block(q8_0, 256, 8, 70, false);
+    tall_block(f16, 64, 71, 1, false);
+    tall_block(f16, 64, 300, 1, false);
+    tall_block(f16, 64, 2, 90, true);
+    tall_block(f32, 48, 1, 150, true);
 }
 
 /* An infinite value of a later position is no number of an earlier query's, however many queries come at once. */
@@ -549,6 +607,7 @@ static const test_case cases[] = {
     {"log of a sum of exponentials is accurate to 1e-6", log_sum_exp},
     {"conversion to half precision equals the definition", half_precision},
     {"attention equals softmax in double, and each query does not depend on its neighbours, bit for bit", attention},
+    {"attention by tiles equals that in F32 for many rows, wide heads and infinite values", tall_blocks},
     {"attention: an infinite value at a later position does not reach earlier queries", unseen_infinity},
     {0},
 };

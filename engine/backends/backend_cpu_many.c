@@ -136,9 +136,9 @@ void dw_many_add_turned(const dw_step *s, const float *v, int ldv, const dw_tens
     }
 }
 
-/* The rows of one token are not worth packing the keys.  How a pass is cut into blocks must not decide. */
+/* A token alone has few rows for what packing its keys takes.  How a pass is cut into blocks must not decide. */
 static void attend_amx(const dw_attend_job *job) {
-    (job->is_alone ? dw_vec_of(DW_AMX)->attend : dw_attend_tiles)(job);
+    (job->is_alone && job->n_group <= DW_TILE ? dw_vec_of(DW_AMX)->attend : dw_attend_tiles)(job);
 }
 
 /* Rows of a block: with tiles as many as give every thread a few blocks. */

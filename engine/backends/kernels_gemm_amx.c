@@ -257,8 +257,6 @@ DOT_TARGET void dw_bf16_multiply(const dw_amx_product *p) {
 
 #else // no AMX on this machine: never called
 
-void dw_attend_tiles(const dw_attend_job *job) { (void)job; }
-
 void dw_bf16_multiply(const dw_amx_product *p) { (void)p; }
 
 void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles) {

@@ -35,3 +35,7 @@ size_t dw_attend_tiles_scratch_bytes(int head_dim, int n_group) {
     const size_t width = (size_t)(head_dim + 31) / 32 * 32;
     return (rows * (2 * width + 2 * DW_KEY_TILE + 1 + DW_TILE) + 3 * DW_KEY_TILE * width) * sizeof(float);
 }
+
+#if !defined(__x86_64__)
+void dw_attend_tiles(const dw_attend_job *job) { (void)job; } // never called
+#endif

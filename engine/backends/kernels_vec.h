@@ -12,7 +12,7 @@ enum {
     DW_TILE = 16,         // rows and columns of a square that is transposed, multiplied and stored as a unit
     DW_KEY_TILE = 64,     // positions that attention takes at a time, beginning at multiples of it
     DW_QUERY_BLOCK = 64,  // rows of an attention block: queries x heads; more if a group has more heads
-    DW_TILED_ROWS = 256,  // the same with AMX
+    DW_TILED_ROWS = 256,  // the same of attention by tiles
 };
 
 /* Queries that share one KV head of one sequence. */
@@ -21,14 +21,14 @@ typedef struct dw_attend_job {
     void (*decode)(const void *src, float *dst, size_t n); // of the type
     const void *k, *v;  // position 0 of the KV head, rows of head_dim
     int head_dim, n_group; // query heads that share the KV head
-    int n_tokens;       // at most max(1, DW_QUERY_BLOCK / n_group); with AMX DW_TILED_ROWS
-    bool is_alone;      // its one token is not part of a run of tokens of its sequence
+    int n_tokens;       // at most max(1, DW_QUERY_BLOCK / n_group); by tiles max(1, DW_TILED_ROWS / n_group)
+    bool is_alone;      // its token is no part of a run of tokens of its sequence; for the choice of a function
     const int32_t *pos; // n_tokens, not descending: token t sees positions 0..pos[t]
     const float *q;     // head g of token t: q + t * ld + g * head_dim
     float *mix;         // likewise
     size_t ld;
     float scale;
-    uint8_t *scratch;   // dw_attend_scratch_bytes, aligned to 64
+    uint8_t *scratch;   // dw_attend_scratch_bytes or dw_attend_tiles_scratch_bytes, aligned to 64
 } dw_attend_job;
 
 size_t dw_attend_scratch_bytes(int head_dim, int n_group);
