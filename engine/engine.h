@@ -31,8 +31,9 @@
  * differ only on CPUs with tiles for BF16 (level amx); the other levels multiply in F32.  `int8` rounds the inputs of
  * quantized weights to 8 bits where that is fastest: at the levels avx2 and avx512, and at level amx for 9 to 64
  * tokens of sessions that are not exact; else it is the same as `rounded`.  The fast path for up to 8 tokens always
- * packs them to 8 bits for quantized weights.  Attention is F32; but at level amx, in sessions that are not exact, that of
- * several tokens of a sequence in a pass of more than 8 has sums of two BF16 as factors. */
+ * packs them to 8 bits for quantized weights.  Attention is F32, whatever the precision.  But at level amx, in sessions
+ * that are not exact, attention of several tokens of a sequence has sums of two BF16 as factors, in passes of more than
+ * 8 tokens. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 

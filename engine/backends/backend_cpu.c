@@ -14,9 +14,9 @@ static int longest_row(const dw_hparams *hp) {
 
 static size_t scratch_bytes(const dw_net *net) {
     const dw_hparams *hp = &net->hp;
-    const int n_group = hp->n_head_max > 0 ? hp->n_head_max : 1;
-    const size_t attend = larger(dw_attend_scratch_bytes(hp->head_dim, n_group),
-                                 dw_attend_tiles_scratch_bytes(hp->head_dim, n_group));
+    const int most_group = hp->n_head_max > 0 ? hp->n_head_max : 1;
+    const size_t attend = larger(dw_attend_scratch_bytes(hp->head_dim, most_group),
+                                 dw_attend_tiles_scratch_bytes(hp->head_dim, most_group));
     const size_t gated = dw_few_scratch_bytes(hp->n_embd) + dw_few_scratch_bytes(dw_gate_sizes_of(net).rank);
     return larger(larger(DW_GEMM_SCRATCH, attend), larger(gated, dw_few_scratch_bytes(longest_row(hp))));
 }
