@@ -61,7 +61,8 @@ static void work(const bench *b, int ith, int n_threads) {
                                       .act_stride = dw_act_bytes(b->kernel->form, b->n),
                                       .n_cols = b->n_cols,
                                       .y = b->y + (size_t)ith * PIECE * DW_DOT_MAX_COLS,
-                                      .y_stride = PIECE});
+                                      .y_stride = PIECE,
+                                      .reach = dw_reach_of(b->kernel->level)});
     }
 }
 

@@ -48,6 +48,7 @@ typedef struct dw_step { // of one thread
     int ith, n_threads;
     dw_level level;
     const dw_vec *vec;
+    dw_reach reach;
     dw_team *team;
     uint8_t *scratch;  // this thread's: of a product or of attention, or packed vectors
     float *out, *out2; // this thread's: results of a piece, (tokens, rows)

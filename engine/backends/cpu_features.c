@@ -19,7 +19,7 @@
 const char *const dw_level_names[DW_N_LEVELS] = {"portable", "avx2", "avx512", "amx"};
 
 static bool usable[DW_N_LEVELS] = {[DW_PORTABLE] = true};
-static bool has_bf16_dots;
+static bool has_bf16_dots, is_intel;
 
 enum { LEAF7_1_A_AVX512_BF16 = 1 << 5 };
 
@@ -70,6 +70,8 @@ static void ask_machine(void) {
     enum { LEAF1_C_OSXSAVE = 1 << 27 };
     dw_cpu_words cpu = {0};
     uint32_t a, b, c, d;
+    is_intel = __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx && c == signature_INTEL_ecx &&
+               d == signature_INTEL_edx;
     if (!__get_cpuid(1, &a, &b, &cpu.leaf1_c, &d) || !has(cpu.leaf1_c, LEAF1_C_OSXSAVE)) return;
     cpu.state = saved_state();
     if (!__get_cpuid_count(7, 0, &a, &cpu.leaf7_b, &cpu.leaf7_c, &cpu.leaf7_d)) return;
@@ -89,6 +91,11 @@ bool dw_level_usable(dw_level level) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, ask_machine);
     return usable[level];
+}
+
+dw_reach dw_reach_of(dw_level level) {
+    if (dw_level_usable(level) && is_intel) return (dw_reach){.first = 2048, .second = 4096};
+    return (dw_reach){.first = level >= DW_AVX512 ? 768 : 0, .second = 8192};
 }
 
 bool dw_level_has_bf16(dw_level level) { return level >= DW_AVX512 && dw_level_usable(level) && has_bf16_dots; }

@@ -42,6 +42,13 @@ enum { DW_DOT_MAX_COLS = 8 };
  * (layout at the head of kernels_dot.h), or the F32 values themselves. */
 typedef enum dw_act_form { DW_ACT_F32, DW_ACT_INT8 } dw_act_form;
 
+/* How many bytes ahead of the current ones a stream of weights is prefetched: into the first-level cache, and into the
+ * second, which is the farther.  What is best depends on the CPU's maker (kernels_dot.h). */
+typedef struct dw_reach {
+    int first, second;
+} dw_reach;
+dw_reach dw_reach_of(dw_level level);
+
 /* y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS. */
 typedef struct dw_dot_job {
     const uint8_t *w;    // rows of n values, row_bytes apart
@@ -52,6 +59,7 @@ typedef struct dw_dot_job {
     int n_cols;
     float *y;
     size_t y_stride;
+    dw_reach reach;
 } dw_dot_job;
 
 typedef struct dw_dot_kernel {

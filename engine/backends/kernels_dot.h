@@ -61,40 +61,41 @@ static inline ALWAYS_INLINE bool has_float_rows(dw_qtype type) {
 static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_block_bytes(type); }
 
 /* Rows are read one after the other, so that the weights are one stream (four at once: 0.72 of the speed, 600 MB of
- * Q4_0), but some short and long ones together (kernels_dot_rows.inc).  The bytes AHEAD of the current ones are
- * prefetched.  Decode on Zen 4, two threads, 15 pairs of builds in turn, against 4 KB:
+ * Q4_0), but some short and long ones together (kernels_dot_rows.inc).  What comes is prefetched into the second-level
+ * cache, and from a shorter distance into the first, where it drives out F32 activations if it comes early.  Distances
+ * (dw_reach_of), first and second level, speed of decoding beside others:
  *
- *             base in F16   base in Q4_0   7B in Q4_0   7B in Q4_K
- *     8 KB    1.26          1.04           1.00         1.02         (AVX2: 1.22, 0.97, 1.10, -)
- *     none    1.02          1.01           0.90         0.87
+ *     Intel (AMX, two threads)   2 and 4 KB beside 768 bytes and 8 KB, 5 to 15 turns of sessions over the same memory:
+ *                                7B in Q4_0 1.03 (from huge pages 1.08), Q4_K 1.09, Q5_K 1.10, Q6_K 1.07, Q8_0 1.10, IQ4_NL
+ *                                1.06, F16 1.08, Q2_K and Q3_K 1.00 to 1.02; base in Q4_0 1.15, in F16 0.94 to 0.99.  On
+ *                                another Xeon (slower memory) within 3 % for all of these.  None into the second level:
+ *                                base in Q4_0 1.18, but 7B 0.85.
+ *     Zen 4 (two threads)        8 KB beside 4 KB into the second level, 15 pairs of builds in turn: base in F16 1.26
+ *                                (AVX2: 1.22), base in Q4_0 1.04 (0.97), 7B in Q4_0 1.00 (1.10), in Q4_K 1.02.  With none
+ *                                base 1.01 to 1.02, 7B 0.87 to 0.90.  768 bytes into the first level were measured on a
+ *                                Xeon: 1.00 to 1.05.
+ *     Zen 3 (AVX2)               768 bytes into the first level: 0.98 to 1.00, so there are none.
  *
  * A call with LONG_RUN rows or more is probably a piece of a matrix, so the beginning of the next piece is prefetched,
  * too.  (Pieces of 32 rows of 512, with 4 KB: 0.85 instead of 0.67 of reading alone.)  Fewer rows come from a list, and
  * prefetching stops at the end of the last one. */
-enum { AHEAD = 8192, LONG_RUN = 32 };
+enum { LONG_RUN = 32 };
 
-static inline ALWAYS_INLINE const uint8_t *prefetch_end(const uint8_t *w, size_t row_bytes, int n_rows) {
-    return w + (size_t)n_rows * row_bytes + (n_rows >= LONG_RUN ? AHEAD : 0);
+typedef struct beyond {
+    const uint8_t *end; // nothing is prefetched from here on
+    dw_reach reach;
+} beyond;
+
+static inline ALWAYS_INLINE beyond beyond_of(const dw_dot_job *j) {
+    const uint8_t *end = j->w + (size_t)j->n_rows * j->row_bytes;
+    return (beyond){end + (j->n_rows >= LONG_RUN ? j->reach.second : 0), j->reach};
 }
 
-/* Prefetches `bytes` bytes at p + AHEAD into the second-level cache: F32 activations fill a large part of the first
- * level, and prefetched weights drove them out.  (Decode of base in F16, Zen 4, two threads: 1.38 times as fast.  With
- * quantized types the levels do not differ: base and 7B in Q4_0 on Zen 4 and Zen 3 within 3 %.)
- *
- * AVX-512 kernels also fetch the bytes at p + NEAR into the first level, beyond the last row, too.  (Rows in turn on a
- * Xeon with AMX, a program written for the purpose, medians and quartiles of 7 to 25 turns.  600 MB of Q4_0, rows of
- * 3,584: one thread 1.05, 1.03 to 1.08, two threads 1.03, 1.00 to 1.07; rows of 896 1.02, of 18,944 1.00.  24 MB 1.04,
- * F16 1.02 and 1.04, Q4_K 1.00.  Whole decode was measured only with AVX2, on Zen 3, 31 pairs: 0.98 to 1.00.) */
-enum { NEAR = 768 };
-
-static inline ALWAYS_INLINE void prefetch(const uint8_t *p, const uint8_t *end, int bytes) {
-    const uint8_t *ahead = end - p > AHEAD ? p + AHEAD : p;
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
-}
-
-static inline ALWAYS_INLINE void prefetch_twice(const uint8_t *p, const uint8_t *end, int bytes) {
-    prefetch(p, end, bytes);
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + NEAR + i, 0, 3);
+static inline ALWAYS_INLINE void prefetch(const uint8_t *p, beyond b, int bytes) {
+    const bool has_more = b.end - p > b.reach.second; // no branch: 1.08 times as fast with mini in Q4_0
+    const uint8_t *second = has_more ? p + b.reach.second : p, *first = has_more ? p + b.reach.first : p;
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(second + i, 0, 2);
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(first + i, 0, 3);
 }
 
 /* Preconditions of every dot kernel.  Weight rows need no alignment. */

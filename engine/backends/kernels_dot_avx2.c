@@ -165,8 +165,6 @@ INLINE float sum_of(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-#define fetch_ahead prefetch
-
 /* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
 
 INLINE __m256 load_values(dw_qtype type, const uint8_t *p) {
@@ -182,7 +180,7 @@ INLINE __m256 column_values(const uint8_t *act, size_t act_stride, int c, int i)
 }
 
 // One or two rows times n_cols <= 4 columns; four sums for each, of values 8k.. for k = 0 1 2 3 modulo 4.
-INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, const uint8_t *end,
+INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, beyond next,
                        int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
     __m256 sum[2][4][4];
@@ -192,7 +190,7 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
     for (; i + 32 <= n; i += 32, w += 32 * bytes)
         for (int r = 0; r < n_rows; r++) {
             const uint8_t *from = w + (size_t)r * row_bytes;
-            fetch_ahead(from, end, 32 * bytes);
+            prefetch(from, next, 32 * bytes);
             for (int k = 0; k < 4; k++) {
                 const __m256 v = load_values(type, from + 8 * k * bytes);
                 for (int c = 0; c < n_cols; c++)

@@ -63,8 +63,6 @@ INLINE float sum_of(__m512 v) {
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
 
-#define fetch_ahead prefetch_twice
-
 /* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
 
 INLINE __m512 load_values(dw_qtype type, const uint8_t *p) {
@@ -89,7 +87,7 @@ INLINE __m512 column_values(const uint8_t *act, size_t act_stride, int c, int i)
 }
 
 // One or two rows times n_cols <= 4 columns; four sums for each, of values 16k.. for k = 0 1 2 3 modulo 4.
-INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, const uint8_t *end,
+INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, beyond next,
                        int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
     __m512 sum[2][4][4];
@@ -99,7 +97,7 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
     for (; i + 64 <= n; i += 64, w += 64 * bytes)
         for (int r = 0; r < n_rows; r++) {
             const uint8_t *from = w + (size_t)r * row_bytes;
-            fetch_ahead(from, end, 64 * bytes);
+            prefetch(from, next, 64 * bytes);
             for (int k = 0; k < 4; k++) {
                 const __m512 v = load_values(type, from + 16 * k * bytes);
                 for (int c = 0; c < n_cols; c++)
