@@ -6,6 +6,7 @@
  * In a chat on a terminal Ctrl-C ends the answer.  A second Ctrl-C before the answer has stopped, or one while the
  * program waits for a message, ends the chat. */
 #include "chat.h"
+#include "kit/memory.h"
 #include "kit/options.h"
 #include "kit/talk.h"
 #include "model/session.h"
@@ -42,7 +43,7 @@ static const opt_row rows[] = {
      "talk in the format of the model's chat template; without -p each line of standard input is a message"},
     {"system", 0, OPT_TEXT, 0, &o.system, NULL, "TEXT", "system message of a chat"},
     {"echo", 0, OPT_FLAG, 0, &o.echo, NULL, NULL, "print the prompt before the text"},
-    OPT_KV, OPT_SELECT,
+    OPT_KV, OPT_SELECT, OPT_HUGE_PAGES,
     OPT_COMMON_ENGINE, {0}};
 // clang-format on
 
@@ -261,7 +262,7 @@ static int chat(talk *t, dw_err *err) {
 
 static int open_talk(talk *t, dw_pool *pool, dw_err *err) {
     t->model = dw_model_open(o.model, err);
-    if (!t->model || !(t->tok = dw_tokenizer_open(dw_model_gguf(t->model), err))) return -1;
+    if (!t->model || (tool.huge_pages && kit_huge_pages(t->model, pool, err)) || !(t->tok = dw_tokenizer_open(dw_model_gguf(t->model), err))) return -1;
     const dw_hparams *hp = dw_model_hparams(t->model);
     if (!o.n_ctx) o.n_ctx = hp->n_ctx_train < 4096 ? hp->n_ctx_train : 4096;
     if (o.n_ctx > hp->n_ctx_train)

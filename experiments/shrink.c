@@ -30,6 +30,7 @@
 #include "formats/ffn_gated.h"
 #include "kit/blas.h"
 #include "kit/lineage.h"
+#include "kit/memory.h"
 #include "kit/talk.h"
 #include "kit/tsv.h"
 
@@ -645,7 +646,7 @@ static int tell(shrink *s, dw_err *err) {
         c.minutes < 10, c.minutes, s->work.n_threads, plural(s->work.n_threads), show_bytes(c.memory).text,
         show_bytes(c.disk).text, s->dir, isnan(disk) ? "an unknown number" : show_bytes(disk).text);
     if (disk < c.disk) warn("the disk may be too small");
-    const double memory = memory_available();
+    const double memory = kit_free_memory();
     if (memory < c.memory) warn("the memory may be too small: %s are free", show_bytes(memory).text);
     if (!o.evaluations && c.evolve_minutes < 8 * 60)
         say("--evaluations %d would take about %.*f minutes more, and lets widths differ by layer (what that brings: "

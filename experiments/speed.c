@@ -1,6 +1,7 @@
 /* speed.c - what the child does when it is told to, and the rounds over all children. */
 #include "experiments/speed.h"
 
+#include "kit/memory.h"
 #include "model/session.h"
 
 #include <math.h>
@@ -99,7 +100,7 @@ static int load(bench *b, reply *r) {
     if (!b->pool) return -1;
     const double start = dw_now();
     b->model = dw_model_open(b->o->path, &r->err);
-    if (!b->model) return -1;
+    if (!b->model || (b->o->huge_pages && kit_huge_pages(b->model, b->pool, &r->err))) return -1;
     const dw_session_options so = {.pool = b->pool,
                                    .backend = b->o->backend,
                                    .n_ctx = deepest(b->o) + EXP_SPEED_TOKENS,
@@ -290,7 +291,7 @@ void exp_speed_name(const exp_speed_options *o, int depth, char *name, size_t si
     if (o->n_decode) snprintf(tg, sizeof tg, "%stg%d", o->n_prefill ? " " : "", o->n_decode);
     if (o->n_seq > 1) snprintf(times, sizeof times, " x%d", o->n_seq);
     if (depth) snprintf(at, sizeof at, " @ d%d", depth);
-    snprintf(name, size, "%s%s%s%s", pp, tg, times, at);
+    snprintf(name, size, "%s%s%s%s%s", pp, tg, times, at, o->huge_pages ? ", huge pages" : "");
 }
 
 void exp_disturbed(const exp_watch *w, int n_threads, char *text, size_t size) {

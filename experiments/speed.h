@@ -27,6 +27,7 @@ typedef struct exp_speed_options {
     const int *depth;        // n_depths
     int n_depths, n_seq;     // n_seq: sequences that run together
     dw_select select;        // how gated layers are run
+    bool huge_pages;         // weights are copied into them
     bool is_listed;          // ... the plain way: open neurons listed, their rows copied together
     /* n_inject shares of open groups, from the first layer to the last, those between interpolated. */
     const double *inject;

@@ -4,6 +4,7 @@
 #include "build.h"
 #include "test.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -62,6 +63,31 @@ static void shown_text(void) {
 }
 
 /* Sums of places, too: a block that no size_t counts stays too large, whatever follows. */
+/* A system call that reads beyond the memory fails, instead of this process. */
+static void pages(void) {
+    static const size_t sizes[] = {1, 64, 4096, 100000, (2 << 20) - 64, 5 << 20};
+    int ends[2];
+    if (!CHECK(!pipe(ends), "%s", strerror(errno))) return;
+    for (int huge = 0; huge < 2; huge++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            dw_pages p;
+            dw_err err = {0};
+            const size_t n = sizes[i];
+            if (!CHECK(!dw_pages_new(&p, n, huge, &err), "%s", err.text)) continue;
+            CHECK(p.n_bytes == n && (n % 64 || (uintptr_t)p.data % 64 == 0));
+            CHECK(!p.data[0] && !p.data[n / 2] && !p.data[n - 1], "%zu bytes are not zero", n);
+            p.data[0] = p.data[n - 1] = 1;
+            CHECK(write(ends[1], p.data + n, 1) == -1 && errno == EFAULT, "%zu bytes, huge %d: one more is read", n, huge);
+            dw_pages_free(&p);
+            CHECK(!p.data);
+        }
+    dw_err err = {0};
+    dw_pages p;
+    CHECK(dw_pages_new(&p, SIZE_MAX - 100, true, &err) && strstr(err.text, "out of memory") && !p.data, "%s", err.text);
+    dw_pages_free(&p);
+    close(ends[0]), close(ends[1]);
+}
+
 static void huge_layout(void) {
     dw_layout l = {0};
     dw_layout_take(&l, 3, 5);
@@ -421,6 +447,7 @@ static const test_case cases[] = {
     {"control bytes in names do not reach the terminal", control_bytes},
     {"text from files is shown with controls and turns of direction as escapes", shown_text},
     {"an allocation whose size overflows is refused by name", huge_allocation},
+    {"pages are zero, and nothing beyond their end can be read", pages},
     {"a layout whose sum overflows stays too large", huge_layout},
     {"text grows by what is put behind it", text_grows},
     {"a cursor never reads beyond its bytes", cursor_stops},

@@ -475,6 +475,59 @@ static void activation_changes(void) {
     for (int b = 0; b < 2; b++) free(logits[b][0]), free(logits[b][1]), close_run(&r[b]);
 }
 
+/* ---- huge pages ----------------------------------------------------------------------------------------------- */
+
+static bool is_in_file(const dw_model *m, const dw_tensor *t) {
+    const dw_tensor *first = dw_gguf_tensor(dw_model_gguf(m), 0);
+    return t->data >= first->data && t->data < first->data + dw_gguf_file_bytes(dw_model_gguf(m));
+}
+
+static float *logits_in(const char *path, const char *backend, bool huge) {
+    dw_err err = {0};
+    int32_t token[N];
+    run r = {.pool = two_threads(), .model = dw_model_open(path, &err)};
+    float *logits = NULL;
+    if (!CHECK(r.model && (!huge || !dw_model_to_huge_pages(r.model, r.pool, &err)), "%s", err.text)) goto end;
+    CHECK(!huge || !dw_model_to_huge_pages(r.model, r.pool, &err), "%s", err.text); // the second call does nothing
+    r.session = dw_session_new(r.model, &(dw_session_options){.pool = r.pool, .backend = backend, .n_ctx = N}, &err);
+    if (!CHECK(r.session, "%s", err.text)) goto end;
+    const dw_tensor q = dw_session_tensor(r.session, 0, DW_W_Q), output = dw_session_tensor(r.session, 0, DW_W_OUTPUT);
+    CHECK(is_in_file(r.model, &q) == !huge && is_in_file(r.model, &output) == !huge, "%s", path);
+    CHECK(!dw_session_replace(r.session, 0, DW_W_Q, &q, &err) && !dw_session_replace(r.session, 0, DW_W_Q, NULL, &err) &&
+              dw_session_tensor(r.session, 0, DW_W_Q).data == q.data,
+          "%s", err.text);
+    r.n_vocab = dw_model_hparams(r.model)->n_vocab;
+    random_tokens(token, N, r.n_vocab, 3);
+    logits = logit_rows(r.n_vocab);
+    logits_of(&r, token, N / 2, N, 0, logits);                                                      // the many way
+    logits_of(&r, token + N / 2, N / 2, 1, 0, logits + (size_t)(N / 2) * (size_t)r.n_vocab); // and the few
+end:
+    dw_session_free(r.session);
+    dw_model_close(r.model);
+    return logits;
+}
+
+static void check_huge(const char *path) {
+    dw_err err = {0};
+    dw_model *m = dw_model_open(path, &err);
+    if (!CHECK(m, "%s", err.text)) return;
+    const size_t n = (size_t)N * (size_t)dw_model_hparams(m)->n_vocab;
+    dw_model_close(m);
+    for (const struct backend_bound *b = backends; b->name; b++) {
+        float *mapped = logits_in(path, b->name, false), *huge = logits_in(path, b->name, true);
+        CHECK(mapped && huge && !memcmp(mapped, huge, n * sizeof *huge), "%s with %s", path, b->name);
+        free(mapped), free(huge);
+    }
+}
+
+static void huge_pages(void) {
+    if (!dw_pages_may_be_huge()) SKIP("this system gives no huge pages");
+    for (int s = 0; shapes[s]; s++) check_huge(random_model(shapes[s], "Q8_0", 0));
+    const char *gated = test_file("huge-gated.gguf");
+    write_gated(random_model("tiny-qwen2", "Q8_0", 0), gated, &(gated_file){.twin = true, .group = 32, .rank = 4});
+    check_huge(gated);
+}
+
 static const test_case cases[] = {
     {"prefill equals decode for every architecture", prefill_decode},
     {"a rewound cache gives the same logits again", rewind_kv},
@@ -490,5 +543,6 @@ static const test_case cases[] = {
     {"heads are of a width that backends have room for", head_widths},
     {"a session's memory is known beforehand", memory_known},
     {"a session computes with the activation that it was given last", activation_changes},
+    {"a model in huge pages gives the same bits", huge_pages},
     {0}};
 TEST_MAIN(cases)

@@ -53,6 +53,7 @@ typedef struct dw_net {
     dw_hparams hp;
     dw_act act;
     float embd_scale;                // multiplies rows of token_embd that become the residual; 0 means 1
+    bool in_huge_pages;              // the matrices are; the memory of states should be, too
     bool rope_neox;                  // pairs (i, i + head_dim/2); else (2i, 2i + 1)
     const float *rope_factor;        // (head_dim/2): divides the frequency of each pair; NULL: all 1
     float rope_magnitude;            // multiplies cos and sin (yarn); 0 means 1

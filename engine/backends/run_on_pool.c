@@ -5,25 +5,16 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum { ROPE_BLOCK = 256 }; // rows of the table that are computed at once
-
-/* Fresh pages, which cost nothing until they are touched.  The memory ends at a page that nobody may access. */
-typedef struct arena {
-    uint8_t *base;
-    void *map;
-    size_t map_bytes;
-} arena;
 
 struct dw_state {
     const dw_steps *steps;
     dw_session_options o;
     dw_pass pass;
     dw_binding binding;
-    arena memory;       // holds the arrays below and those of the pass
-    arena experiment;   // memory of an experiment's operator
+    dw_pages memory;    // holds the arrays below and those of the pass
+    dw_pages experiment; // memory of an experiment's operator
     float *x;           // (n_batch, n_embd): the residual, unless the caller gives one
     int n_rope;         // rows of pass.rope that are computed
     bool is_unsure;     // a layer's operator depends on a break-even that is not measured yet
@@ -31,24 +22,12 @@ struct dw_state {
     dw_coverage *trial_counts; // (n_threads, n_layer)
 };
 
-/* ---- memory: one arena; the same code counts it and lays it out ----------------------------------------------- */
+/* ---- memory: one block; the same code counts it and lays it out ----------------------------------------------- */
 
-static int arena_new(arena *a, size_t bytes, const dw_session_options *o, dw_err *err) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE),
-                 pages = bytes > PTRDIFF_MAX - 2 * page ? 0 : (bytes + page - 1) / page * page;
-    void *map = pages ? mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                      : MAP_FAILED;
-    if (map == MAP_FAILED)
-        return dw_fail(err, "out of memory: %zu bytes for a session of %d x %d positions; try a smaller context", bytes,
-                       o->n_seq, o->n_ctx);
-    *a = (arena){(uint8_t *)map + (pages - bytes), map, pages + page};
-    mprotect((uint8_t *)map + pages, page, PROT_NONE); // only a safeguard: it may fail
-    return 0;
-}
-
-static void arena_free(arena *a) {
-    if (a->map) munmap(a->map, a->map_bytes);
-    *a = (arena){0};
+static int take_memory(dw_pages *p, size_t bytes, const dw_state *s, dw_err *err) {
+    if (bytes && !dw_pages_new(p, bytes, s->pass.net->in_huge_pages, NULL)) return 0;
+    return dw_fail(err, "out of memory: %zu bytes for a session of %d x %d positions; try a smaller context", bytes,
+                   s->o.n_seq, s->o.n_ctx);
 }
 
 static const dw_qtype_row *type_of_cache(dw_kv_cache kv) {
@@ -141,8 +120,8 @@ size_t dw_on_pool_memory(const dw_backend *b, const dw_net *net, const dw_sessio
 dw_state *dw_on_pool_open(const dw_backend *b, const dw_net *net, const dw_session_options *o, dw_err *err) {
     dw_state *s = state_new(b, net, o, err);
     if (!s) return NULL;
-    if (!arena_new(&s->memory, count_bytes(s), o, err)) {
-        lay_out(s, &(dw_layout){.base = s->memory.base});
+    if (!take_memory(&s->memory, count_bytes(s), s, err)) {
+        lay_out(s, &(dw_layout){.base = s->memory.data});
         if (!dw_on_pool_bind(s, &(dw_binding){0}, err)) return s;
     }
     dw_on_pool_close(s);
@@ -151,8 +130,8 @@ dw_state *dw_on_pool_open(const dw_backend *b, const dw_net *net, const dw_sessi
 
 void dw_on_pool_close(dw_state *s) {
     if (!s) return;
-    arena_free(&s->memory);
-    arena_free(&s->experiment);
+    dw_pages_free(&s->memory);
+    dw_pages_free(&s->experiment);
     free(s->pass.own);
     free(s);
 }
@@ -182,12 +161,12 @@ static void choose(dw_state *s) {
 
 int dw_on_pool_bind(dw_state *s, const dw_binding *b, dw_err *err) {
     const dw_ffn_experiment *e = b->experiment;
-    if (e && e->gathered && !s->experiment.base) {
+    if (e && e->gathered && !s->experiment.data) {
         dw_layout count = {0};
         lay_out_ops(s, true, &count);
         if (count.used) {
-            if (arena_new(&s->experiment, count.used, &s->o, err)) return -1;
-            lay_out_ops(s, true, &(dw_layout){.base = s->experiment.base});
+            if (take_memory(&s->experiment, count.used, s, err)) return -1;
+            lay_out_ops(s, true, &(dw_layout){.base = s->experiment.data});
         }
     }
     s->binding = *b;

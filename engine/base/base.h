@@ -54,6 +54,20 @@ void *dw_alloc(size_t n, size_t size, const char *what, dw_err *err);
  * *array and *cap are updated together; on failure both are unchanged. */
 int dw_grow(void *array_pointer, size_t *cap, size_t need, size_t size, const char *what, dw_err *err);
 
+/* Whole pages of memory, zeroed, which cost nothing until they are touched.  The memory ends at a page that nobody may
+ * access; data is aligned to 64 if n_bytes is a multiple of it.  Huge ones (2 MB) need fewer look-ups of addresses and
+ * are touched whole; they are a wish, which the system may grant for some of them (Linux: madvise). */
+typedef struct dw_pages {
+    uint8_t *data; // NULL: none
+    size_t n_bytes;
+    void *map;
+    size_t map_bytes;
+} dw_pages;
+
+int dw_pages_new(dw_pages *p, size_t n_bytes, bool huge, dw_err *err);
+void dw_pages_free(dw_pages *p);
+bool dw_pages_may_be_huge(void); // whether this system gives huge pages to those who ask
+
 char *dw_strdup(const char *text, dw_err *err);                                      // free()
 char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(printf, 2, 3))); // free()
 

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 bool dw_str_is(dw_str a, const char *b) { return a.len == strlen(b) && !memcmp(a.ptr, b, a.len); }
 
@@ -424,6 +426,18 @@ size_t dw_gguf_file_bytes(const dw_gguf *g) {
     size_t n = 0;
     for (size_t i = 0; i < g->n_parts; i++) n += g->parts[i].map.size;
     return n;
+}
+
+/* Only whole pages; those of a shared, read-only map are read again from the file. */
+void dw_gguf_release(const dw_gguf *g, const uint8_t *data, size_t n_bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const uint8_t *first = data + (page - (uintptr_t)data % page) % page, *end = data + n_bytes;
+    end -= (uintptr_t)end % page;
+    for (size_t i = 0; i < g->n_parts && first < end; i++) {
+        const part *p = &g->parts[i];
+        if (p->mapped && data >= p->map.data && end <= p->map.data + p->map.size)
+            madvise((void *)(uintptr_t)first, (size_t)(end - first), MADV_DONTNEED);
+    }
 }
 
 static void hash_map(const dw_map *file, uint8_t digest[32]) {

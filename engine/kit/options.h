@@ -97,6 +97,7 @@ typedef struct tool_common {
     const char *kv;      // --kv
     const char *select;  // --select
     bool quiet;          // -q
+    bool huge_pages;     // --huge-pages
 } tool_common;
 extern tool_common tool;
 extern const tool_kv_name tool_kv_names[]; // "f16", "f32", "q8_0"
@@ -131,6 +132,9 @@ void tool_backend_text(char text[32]);     // "cpu avx512": backend and level, w
 #define OPT_SELECT \
     {"select", 0, OPT_CHOICE, 0, &tool.select, "auto", "NAME", "how the layers of gated models are run", \
      OPT_CHOICES_HELP(tool_select_names, tool_select_name)}
+#define OPT_HUGE_PAGES \
+    {"huge-pages", 0, OPT_FLAG, OPT_NO_BYTE, &tool.huge_pages, NULL, NULL, \
+     "copy the weights into huge pages first, which takes a moment and memory of their size, and decode faster (Linux)"}
 #define OPT_COMMON_HEADING {.kind = OPT_GROUP, .help = "common"}
 #define OPT_COMMON OPT_COMMON_HEADING, OPT_THREADS, OPT_QUIET
 #define OPT_COMMON_ENGINE OPT_COMMON_HEADING, OPT_THREADS, OPT_BACKEND, OPT_QUIET

@@ -107,6 +107,9 @@ extern const dw_tensor_row dw_net_rows[];                                       
 extern const dw_tensor_row dw_attention_rows[], dw_ffn_rows[]; // of a layer; if n_head is 0 only dw_ffn_rows
 extern const dw_tensor_row dw_cold_rows[], dw_gated_rows[], dw_predictor_rows[]; // of a layer, in deadwood's own files
 
+/* The tensor at a row's `at` or `bias_at` in a dw_net or dw_layer. */
+static inline dw_tensor *dw_tensor_at(void *base, size_t at) { return (dw_tensor *)(void *)((char *)base + at); }
+
 size_t dw_dimension(char letter, const dw_sizes *s);
 
 enum { DW_TENSOR_NAME = 128 };

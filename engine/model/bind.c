@@ -236,13 +236,11 @@ static int bind(binder *b, const dw_tensor_row *r, bool bias, dw_tensor *t) {
     return 0;
 }
 
-static dw_tensor *place(void *base, size_t at) { return (dw_tensor *)(void *)((char *)base + at); }
-
 /* Binds a row's weight and bias in `base`, a dw_net or a dw_layer.  A tensor without a place there is only checked. */
 static int bind_row(binder *b, const dw_tensor_row *r, void *base) {
     dw_tensor checked;
-    if (bind(b, r, false, r->at ? place(base, r->at) : &checked)) return -1;
-    return r->bias ? bind(b, r, true, place(base, r->bias_at)) : 0;
+    if (bind(b, r, false, r->at ? dw_tensor_at(base, r->at) : &checked)) return -1;
+    return r->bias ? bind(b, r, true, dw_tensor_at(base, r->bias_at)) : 0;
 }
 
 /* Values first .. first+n-1 of a vector, or rows of a matrix, as a tensor of their own. */
@@ -269,8 +267,8 @@ static int bind_parts(binder *b, const dw_tensor_row *r, void *base) {
     if (bind(b, r, true, &bias)) return -1;
     for (size_t first = 0; part < end; part++) {
         const size_t n = dw_dimension(part->shape[0], &b->sizes);
-        *place(base, part->at) = part_of(&whole, first, n, false);
-        if (bias.name) *place(base, part->bias_at) = part_of(&bias, first, n, true);
+        *dw_tensor_at(base, part->at) = part_of(&whole, first, n, false);
+        if (bias.name) *dw_tensor_at(base, part->bias_at) = part_of(&bias, first, n, true);
         first += n;
     }
     return 0;

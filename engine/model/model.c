@@ -42,6 +42,7 @@ void dw_model_close(dw_model *m) {
     free(m->net.layer);
     free(m->widths);
     free(m->rope_factors);
+    dw_pages_free(&m->matrices);
     dw_gguf_close(m->gguf);
     free(m);
 }

@@ -12,6 +12,7 @@ struct dw_model {
     bool is_in_two_parts; // a layer has hot and cold neurons
     float *rope_factors;  // (head_dim/2): divides the frequency of each pair; all 1 without scaling
     float rope_magnitude; // multiplies cos and sin (yarn)
+    dw_pages matrices;    // copies of those that a token reads, if they were asked for (huge_pages.c)
 };
 
 /* Fills arch, net and rope of a model whose file is open (bind.c). */

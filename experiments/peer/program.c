@@ -2,6 +2,8 @@
 #include "experiments/peer/program.h"
 
 #include "experiments/bandwidth.h"
+#include "kit/memory.h"
+#include "model/model.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -27,17 +29,16 @@ struct exp_program {
 
 static int n_seq_of(const exp_program *s) { return s->o.n_seq ? s->o.n_seq : 1; }
 
-/* The tensors that are read for a token, as spans without gaps of a page and more.  The embeddings are among them if they
+/* The tensors of the file that are read for a token, as spans without gaps of a page and more.  The embeddings are among them if they
  * are the output matrix, too; else a token reads one row. */
-static int find_spans(exp_program *s, dw_err *err) {
+static int find_file_spans(exp_program *s, dw_err *err) {
     enum { GAP = 4096, ALIGNED = 64 };
     const dw_gguf *g = dw_model_gguf(s->model);
     const size_t n = dw_gguf_n_tensors(g);
     const bool is_tied = !dw_gguf_find_tensor(g, "output.weight");
     const dw_tensor *unread = is_tied ? NULL : dw_gguf_find_tensor(g, "token_embd.weight");
     s->span = dw_alloc(n, sizeof *s->span, "tensors", err);
-    s->seconds = dw_alloc((size_t)dw_pool_size(s->o.pool), sizeof *s->seconds, "times", err);
-    if (!s->span || !s->seconds) return -1;
+    if (!s->span) return -1;
     for (size_t i = 0; i < n; i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         const uint8_t *start = t->data + (ALIGNED - (uintptr_t)t->data % ALIGNED) % ALIGNED;
@@ -51,13 +52,24 @@ static int find_spans(exp_program *s, dw_err *err) {
     return 0;
 }
 
+static int find_spans(exp_program *s, dw_err *err) {
+    const dw_pages *copies = &s->model->matrices;
+    s->seconds = dw_alloc((size_t)dw_pool_size(s->o.pool), sizeof *s->seconds, "times", err);
+    if (!s->seconds) return -1;
+    if (!copies->data) return find_file_spans(s, err);
+    s->span = dw_alloc(1, sizeof *s->span, "copies of tensors", err);
+    if (!s->span) return -1;
+    s->span[s->n_spans++] = (exp_span){copies->data, copies->n_bytes};
+    return 0;
+}
+
 double exp_program_read(exp_program *s) {
     return s->stock ? 0 : exp_read_spans(s->o.pool, s->span, s->n_spans, 4096, s->seconds);
 }
 
 static int open_own(exp_program *s, const char *path, dw_err *err) {
     s->model = dw_model_open(path, err);
-    if (!s->model) return -1;
+    if (!s->model || (s->o.huge_pages && kit_huge_pages(s->model, s->o.pool, err))) return -1;
     const dw_session_options o = {.pool = s->o.pool, .backend = s->o.backend, .n_ctx = s->o.n_ctx, .n_seq = s->o.n_seq,
                                   .n_batch = s->o.n_batch,
                                   .kv = s->o.kv_f32 ? DW_KV_CACHE_F32 : DW_KV_CACHE_F16, .exact = s->o.exact,

@@ -9,6 +9,7 @@
 #include "experiments/peer/runner.h"
 #include "experiments/speed.h"
 #include "experiments/sweep/costs.h"
+#include "kit/memory.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
@@ -56,6 +57,7 @@ static const opt_row options[] = {
     {"level", 0, OPT_CHOICE, 0, &o.level, NULL, "NAME",
      "hold both programs to instruction sets; default: the best of each", OPT_CHOICES(exp_levels)},
     {"kv", 0, OPT_CHOICE, 0, &o.kv, "f16", "TYPE", "type of the key/value cache of both", OPT_CHOICES(kv_types)},
+    OPT_HUGE_PAGES,
     {"try", 0, OPT_PATH, OPT_INPUT, &o.try, NULL, "FILE",
      .help = "find upstream's best setting on this file instead of -m: a large model with fewer layers"},
     {.kind = OPT_GROUP, .help = "perplexity"},
@@ -264,6 +266,7 @@ static exp_runner_options own_options(const comparison *c, task t) {
                                 .depth = t.depth};
     const int n_batch = lap_tokens(t.work) * t.n_seq;
     p.program = (exp_program_options){.backend = tool.backend,
+                                .huge_pages = tool.huge_pages,
                                 .n_ctx = t.depth + lap_tokens(t.work),
                                 .n_seq = t.n_seq,
                                 .n_batch = n_batch < EXP_FILL_TOKENS ? EXP_FILL_TOKENS : n_batch,
@@ -374,7 +377,7 @@ static trial best_trial(const comparison *c, task t, int n) {
     progress *bar = progress_begin("trying upstream's settings", "settings", is_deep ? 2 : N_SETTINGS);
     for (int i = 0; i < N_SETTINGS && best.setting != &unset; i++) {
         if (is_deep && settings[i].plain_buffers != plain) continue;
-        if (memory_available() < best.rss_bytes) exp_runner_stop(&best.runner);
+        if (kit_free_memory() < best.rss_bytes) exp_runner_stop(&best.runner);
         trial x = try_setting(c, t, &settings[i], n);
         if (x.lap_s < 0) x.setting = &unset;
         const bool is_best = x.lap_s < best.lap_s;
@@ -539,6 +542,7 @@ static void print_timing(const timing *t, const comparison *c, bool crowded) {
     cell_memory(&l, t, c);
     cell(&l, "own_kernels", "%s", t->runner[0].about);
     cell(&l, "stock_version", "%s", t->runner[1].about);
+    cell(&l, "own_setting", "%s", tool.huge_pages ? "huge pages" : "mapped");
     cell(&l, "stock_setting", "%s", t->setting->name);
     print_line(&l);
     free(ratio);

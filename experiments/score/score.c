@@ -27,7 +27,7 @@ static const opt_row rows[] = {
      OPT_CHOICES_HELP(measure_protocols, measure_protocol)},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
-    OPT_KV,
+    OPT_KV, OPT_HUGE_PAGES,
     OPT_SELECT,
     {"precision", 0, OPT_CHOICE, 0, &o.precision, "split", "NAME",
      "how finely products are rounded; split and rounded differ where the CPU multiplies BF16 (amx), int8 from both where it does not",

@@ -130,47 +130,6 @@ void costs_note(costs *c, const job *j, double in_bytes, const job_cost *k) {
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
-/* The first number of a file; NaN: there is none. */
-static double number_in(const char *path) {
-    double x = NAN;
-    FILE *f = fopen(path, "re");
-    if (!f || fscanf(f, "%lf", &x) != 1) x = NAN;
-    if (f) fclose(f);
-    return x;
-}
-
-/* What the limit of the control group leaves; infinity: no limit.  Pages of files count as free, for they can go. */
-static double left_in_group(void) {
-    static const struct {
-        const char *limit, *used, *stat;
-    } versions[] = {{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"},
-                    {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-                     "/sys/fs/cgroup/memory/memory.stat"}};
-    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
-        const double limit = number_in(versions[i].limit), used = number_in(versions[i].used);
-        if (!(limit < 0x1p60) || isnan(used)) continue;
-        double files = 0;
-        char line[128];
-        FILE *f = fopen(versions[i].stat, "re");
-        while (f && fgets(line, sizeof line, f))
-            if (sscanf(line, "inactive_file %lf", &files) == 1) break;
-        if (f) fclose(f);
-        return limit - used + files;
-    }
-    return INFINITY;
-}
-
-double memory_available(void) {
-    double available = NAN, kib;
-    char line[128];
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lf", &kib) == 1) available = 1024 * kib;
-    if (f) fclose(f);
-    const double group = left_in_group();
-    return available > group ? group : available;
-}
-
 double memory_of(pid_t process) {
     char path[64];
     double pages = 0, resident = 0;

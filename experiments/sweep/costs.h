@@ -27,7 +27,6 @@ void costs_free(costs *c);
 bool costs_find(const costs *c, const job *j, double in_bytes, job_cost *cost); // false: nothing like it ran here
 void costs_note(costs *c, const job *j, double in_bytes, const job_cost *cost);
 
-double memory_available(void); // bytes that new processes may use, within the limit of the control group; NaN: unknown
 double memory_of(pid_t process); // bytes that it holds now, 0: unknown
 
 #endif

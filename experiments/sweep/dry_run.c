@@ -1,5 +1,6 @@
 /* dry_run.c - the commands that would run, and what they would cost by what such commands took before. */
 #include "experiments/sweep/sweep.h"
+#include "kit/memory.h"
 #include "kit/talk.h"
 
 #include <math.h>
@@ -78,7 +79,7 @@ static void print_totals(const sweep *s, const totals *t) {
     if (t->n_control)
         printf("# %zu of them are for controls that the sweep adds (--controls none leaves them out)\n", t->n_control);
     if (!t->n_known) return;
-    const double disk = kit_free_disk(s->dir), memory = s->memory > 0 ? s->memory : memory_available();
+    const double disk = kit_free_disk(s->dir), memory = s->memory > 0 ? s->memory : kit_free_memory();
     printf("# disk: %s%s written%s, %s free", t->n_known < t->n_run ? "more than " : "", show_bytes(t->bytes).text,
            s->keep->none || s->keep->best ? " in all, before models are removed" : "",
            isnan(disk) ? "an unknown number" : show_bytes(disk).text);

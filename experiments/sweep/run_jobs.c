@@ -1,6 +1,7 @@
 /* run_jobs.c - starts jobs while memory and processors last, takes their results, and waits for those of other
  * sweeps. */
 #include "experiments/sweep/sweep.h"
+#include "kit/memory.h"
 #include "kit/talk.h"
 
 #include <ctype.h>
@@ -428,7 +429,7 @@ typedef struct room { // for more jobs
 
 static int find_room(const sweep *s, room *r, dw_err *err) {
     r->first = dw_alloc(s->grid.n_step, sizeof *r->first, "memory", err);
-    r->left = s->memory > 0 ? s->memory : memory_available();
+    r->left = s->memory > 0 ? s->memory : kit_free_memory();
     for (size_t k = s->first; k < s->n_order && r->first; k++) {
         const size_t i = s->order[k];
         if (s->task[i].state != RUNNING) continue;
