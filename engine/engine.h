@@ -60,11 +60,13 @@ typedef struct dw_hparams {
 dw_model *dw_model_open(const char *path, dw_err *err);
 int dw_model_opens(void *nothing, const char *path, dw_err *err); // a dw_out_check: dw_model_open takes the new file
 void dw_model_close(dw_model *m);
-/* Copies the matrices that a token reads into huge pages, which the system must give (Linux).  Sessions opened from now on
- * compute with the copies and have their own memory in huge pages, too; results are the same.  It takes memory of the
- * copies' size, less what of the file need no longer be resident.  Call it before the first session; a second call does
- * nothing.  After a failure the model is as before. */
+/* Copies the matrices that a token reads into memory for which huge pages are asked (Linux; it fails where the system never
+ * gives them).  Sessions opened from now on compute with the copies, and their own memory asks for huge pages, too;
+ * results are the same.  The file's pages of these matrices may leave memory.  Call it before the first session; a
+ * second call does nothing.  After a failure the model is as before. */
 int dw_model_to_huge_pages(dw_model *m, dw_pool *pool, dw_err *err);
+size_t dw_model_copied_bytes(dw_model *m, dw_err *err); // what the copies take; 0: out of memory
+const dw_pages *dw_model_copies(const dw_model *m);     // data NULL: there are none
 const dw_hparams *dw_model_hparams(const dw_model *m);
 const char *dw_model_activation(const dw_model *m);        // of the FFN's gate: silu, gelu_pytorch_tanh, relu
 const dw_gguf *dw_model_gguf(const dw_model *m);

@@ -74,7 +74,8 @@ END {
     printf "# Speed beside upstream llama.cpp\n\n"
     printf "`make bench`: %s logical CPUs; level %s, %s threads; commit %s; %s to %s.\n", all["machines"], level, threads, all["commits"], first, last
     printf "Upstream %s (%s) at the best of its four settings, which for 7b is found on 4 of its 28 layers; laps in turn.\n", version, all["libraries"]
-    printf "This engine computes with the weights in the mapped file; *huge pages*: with copies (`--huge-pages`).\n\n"
+    printf "This engine computes with the weights in the mapped file; *huge pages*: with copies (`--huge-pages`), and\n"
+    printf "upstream's memory asks for huge pages, too (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`).\n\n"
     printf "Models have random weights. 7b is the shape of Qwen2.5-7B, 7b4 and 7b2 its first 4 and 2 layers with its output matrix. Speeds and\n"
     printf "ratios are medians of the pairs; *share* is, of decoding a 7b, the bytes of weights a second over the best read of memory within a minute\n"
     printf "(*wall*: `deadwood limits --what wall` before, and what `versus` reads before and after); beside a busy process, of the own idle speed; of a gate, ideal time / time; of\n"

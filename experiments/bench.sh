@@ -78,9 +78,10 @@ versus_cell() {
     case $model-$work-$busy in 7b*-decode-0) reads=yes && wall || return 1 ;; esac
     lap=''
     [ "$level" = best ] || lap="--level $level"
-    [ "$pages" != huge ] || lap="$lap --huge-pages"
+    hugetlb=0 # of upstream's memory, by glibc
+    [ "$pages" != huge ] || { lap="$lap --huge-pages" hugetlb=1; }
     # shellcheck disable=SC2086
-    deadwood versus -m "$own" --what "$work" --depth "$depth" --sequences "$seq" --compete "$busy" --pairs "$pairs" --seconds "$seconds" $lap $trial $threads >"$1" || return 1
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=$hugetlb deadwood versus -m "$own" --what "$work" --depth "$depth" --sequences "$seq" --compete "$busy" --pairs "$pairs" --seconds "$seconds" $lap $trial $threads >"$1" || return 1
     ratio=$(value "$1" ratio)
     if [ "$busy" -gt 0 ]; then share=$(value "$1" own_kept)
     elif [ $reads = yes ]; then

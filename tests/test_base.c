@@ -62,7 +62,6 @@ static void shown_text(void) {
     CHECK(dw_show(few, 1, "ab", 2) == 0 && !*few);
 }
 
-/* Sums of places, too: a block that no size_t counts stays too large, whatever follows. */
 /* A system call that reads beyond the memory fails, instead of this process. */
 static void pages(void) {
     static const size_t sizes[] = {1, 64, 4096, 100000, (2 << 20) - 64, 5 << 20};
@@ -77,6 +76,8 @@ static void pages(void) {
             CHECK(p.n_bytes == n && (n % 64 || (uintptr_t)p.data % 64 == 0));
             CHECK(!p.data[0] && !p.data[n / 2] && !p.data[n - 1], "%zu bytes are not zero", n);
             p.data[0] = p.data[n - 1] = 1;
+            const double share = dw_pages_huge_share(&p); // NaN: unknown
+            CHECK(!(share < 0) && !(share > 1) && (huge || !(share > 0)), "%zu bytes: %g", n, share);
             CHECK(write(ends[1], p.data + n, 1) == -1 && errno == EFAULT, "%zu bytes, huge %d: one more is read", n, huge);
             dw_pages_free(&p);
             CHECK(!p.data);
@@ -88,6 +89,7 @@ static void pages(void) {
     close(ends[0]), close(ends[1]);
 }
 
+/* Sums of places, too: a block that no size_t counts stays too large, whatever follows. */
 static void huge_layout(void) {
     dw_layout l = {0};
     dw_layout_take(&l, 3, 5);

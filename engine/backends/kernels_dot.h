@@ -62,19 +62,19 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
 
 /* Rows are read one after the other, so that the weights are one stream (four at once: 0.72 of the speed, 600 MB of
  * Q4_0), but some short and long ones together (kernels_dot_rows.inc).  What comes is prefetched into the second-level
- * cache, and from a shorter distance into the first, where it drives out F32 activations if it comes early.  Distances
+ * cache, and from a shorter distance into the first: early prefetches there would drive out F32 activations.  Distances
  * (dw_reach_of), first and second level, speed of decoding beside others:
  *
- *     Intel (AMX, two threads)   2 and 4 KB beside 768 bytes and 8 KB, 5 to 15 turns of sessions over the same memory:
- *                                7B in Q4_0 1.03 (from huge pages 1.08), Q4_K 1.09, Q5_K 1.10, Q6_K 1.07, Q8_0 1.10, IQ4_NL
- *                                1.06, F16 1.08, Q2_K and Q3_K 1.00 to 1.02; base in Q4_0 1.15, in F16 0.94 to 0.99.  On
- *                                another Xeon (slower memory) within 3 % for all of these.  None into the second level:
- *                                base in Q4_0 1.18, but 7B 0.85.
- *     Zen 4 (two threads)        8 KB beside 4 KB into the second level, 15 pairs of builds in turn: base in F16 1.26
- *                                (AVX2: 1.22), base in Q4_0 1.04 (0.97), 7B in Q4_0 1.00 (1.10), in Q4_K 1.02.  With none
- *                                base 1.01 to 1.02, 7B 0.87 to 0.90.  768 bytes into the first level were measured on a
- *                                Xeon: 1.00 to 1.05.
- *     Zen 3 (AVX2)               768 bytes into the first level: 0.98 to 1.00, so there are none.
+ *     Intel  2 and 4 KB beside 768 bytes and 8 KB, AMX, two threads, 5 to 15 turns of sessions over the same memory:
+ *            7B in Q4_0 1.03 (from huge pages 1.08), Q4_K 1.09, Q5_K 1.10, Q6_K 1.07, Q8_0 1.10, IQ4_NL 1.06, F16
+ *            1.08, Q2_K and Q3_K 1.00 to 1.02; base in Q4_0 1.15, in F16 0.94 to 0.99.  On another Xeon, with slower
+ *            memory, 0.98 to 1.01 (single rounds 0.91 to 1.06).  None into the second level: base in Q4_0 1.18, but
+ *            7B 0.85.  Other CPUs of Intel were not measured.
+ *     Zen 4  8 KB beside 4 KB into the second level, two threads, 15 pairs of builds in turn: base in F16 1.26 (AVX2:
+ *            1.22), base in Q4_0 1.04 (0.97), 7B in Q4_0 1.00 (1.10), in Q4_K 1.02.  With none base 1.01 to 1.02, 7B
+ *            0.87 to 0.90.  768 bytes into the first level were measured on a Xeon only: 1.00 to 1.05.
+ *     Zen 3  768 bytes into the first level beside none (AVX2): 0.98 to 1.00.  The code below then prefetches the
+ *            current bytes, which was not measured there.
  *
  * A call with LONG_RUN rows or more is probably a piece of a matrix, so the beginning of the next piece is prefetched,
  * too.  (Pieces of 32 rows of 512, with 4 KB: 0.85 instead of 0.67 of reading alone.)  Fewer rows come from a list, and
@@ -92,7 +92,9 @@ static inline ALWAYS_INLINE beyond beyond_of(const dw_dot_job *j) {
 }
 
 static inline ALWAYS_INLINE void prefetch(const uint8_t *p, beyond b, int bytes) {
-    const bool has_more = b.end - p > b.reach.second; // no branch: 1.08 times as fast with mini in Q4_0
+    /* One comparison, no branch.  (Intel: a comparison for each level takes base in Q4_0 to 0.97 and mini in F16 to 0.96;
+     * branches cost as much.) */
+    const bool has_more = b.end - p > b.reach.second;
     const uint8_t *second = has_more ? p + b.reach.second : p, *first = has_more ? p + b.reach.first : p;
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(second + i, 0, 2);
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(first + i, 0, 3);

@@ -66,7 +66,8 @@ typedef struct dw_pages {
 
 int dw_pages_new(dw_pages *p, size_t n_bytes, bool huge, dw_err *err);
 void dw_pages_free(dw_pages *p);
-bool dw_pages_may_be_huge(void); // whether this system gives huge pages to those who ask
+bool dw_pages_may_be_huge(void); // whether this system gives pages of 2 MB to those who ask
+double dw_pages_huge_share(const dw_pages *p); // of what is touched; NaN: unknown
 
 char *dw_strdup(const char *text, dw_err *err);                                      // free()
 char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(printf, 2, 3))); // free()

@@ -2,18 +2,22 @@
 #include "base/base.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 enum { HUGE_PAGE = 2 << 20 };
 
-/* The memory ends where a page of its kind ends. */
+/* The memory ends where a page of its kind ends, and all pages of its kind that it touches lie inside of the map. */
 int dw_pages_new(dw_pages *p, size_t n_bytes, bool huge, dw_err *err) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), unit = huge ? HUGE_PAGE : page;
     *p = (dw_pages){0};
-    if (n_bytes > PTRDIFF_MAX - unit - page) return dw_fail(err, "out of memory: %zu bytes", n_bytes);
-    const size_t map_bytes = (n_bytes + page - 1) / page * page + unit + page;
+    if (n_bytes > PTRDIFF_MAX - 2 * unit - page) return dw_fail(err, "out of memory: %zu bytes", n_bytes);
+    const size_t map_bytes = (n_bytes + unit - 1) / unit * unit + unit + page;
     uint8_t *map = mmap(NULL, map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) return dw_fail(err, "out of memory: %zu bytes", n_bytes);
     uint8_t *end = map + map_bytes - page;
@@ -31,10 +35,38 @@ void dw_pages_free(dw_pages *p) {
     *p = (dw_pages){0};
 }
 
-bool dw_pages_may_be_huge(void) {
-    char text[64] = "";
-    const int fd = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+/* The text of a small file of the system; empty: there is none. */
+static void read_setting(const char *path, char text[64]) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, text, 63) : 0;
     if (fd >= 0) close(fd);
-    return n > 0 && !strstr(text, "[never]");
+    text[n > 0 ? n : 0] = 0;
+}
+
+bool dw_pages_may_be_huge(void) {
+    char when[64], size[64];
+    read_setting("/sys/kernel/mm/transparent_hugepage/enabled", when);
+    read_setting("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", size);
+    return *when && !strstr(when, "[never]") && strtoul(size, NULL, 10) == HUGE_PAGE;
+}
+
+/* Kilobytes after a name in a line of smaps; 0: another line. */
+static size_t kilobytes(const char *line, const char *name) {
+    const size_t n = strlen(name);
+    return strncmp(line, name, n) ? 0 : strtoul(line + n, NULL, 10);
+}
+
+double dw_pages_huge_share(const dw_pages *p) {
+    const uintptr_t first = (uintptr_t)p->data, end = first + p->n_bytes;
+    size_t resident = 0, huge = 0;
+    bool is_ours = false;
+    char line[512];
+    FILE *f = fopen("/proc/self/smaps", "re");
+    while (f && fgets(line, sizeof line, f)) {
+        uintptr_t from, to;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2) is_ours = from < end && to > first;
+        else if (is_ours) resident += kilobytes(line, "Rss:"), huge += kilobytes(line, "AnonHugePages:");
+    }
+    if (f) fclose(f);
+    return resident ? (double)huge / (double)resident : NAN;
 }

@@ -48,10 +48,14 @@ double kit_free_memory(void) {
 }
 
 int kit_huge_pages(dw_model *m, dw_pool *pool, dw_err *err) {
-    const double bytes = (double)dw_model_bytes_per_token(m), room = kit_free_memory();
+    const double bytes = (double)dw_model_copied_bytes(m, err), room = kit_free_memory();
+    if (!bytes) return -1;
     if (bytes > room)
-        return dw_fail(err, "huge pages would take %s, %s are free; run without --huge-pages", show_bytes(bytes).text,
+        return dw_fail(err, "copies of the weights take %s, %s are free; run without --huge-pages", show_bytes(bytes).text,
                        show_bytes(room).text);
     if (bytes > 1e9) say("copying %s of weights into huge pages", show_bytes(bytes).text);
-    return dw_model_to_huge_pages(m, pool, err);
+    if (dw_model_to_huge_pages(m, pool, err)) return -1;
+    const double share = dw_pages_huge_share(dw_model_copies(m));
+    if (share < 0.9) warn("the system gave huge pages for %.0f %% of the weights only", 100 * share);
+    return 0;
 }

@@ -1,7 +1,7 @@
 /* huge_pages.c - a model's matrices, copied into huge pages.
  *
- * A token reads every weight once.  From the pages of a file, 4 KB each, a core spends part of that time on looking up
- * addresses, and it prefetches less; pages that the file's reading left scattered make it worse. */
+ * A token reads every weight once.  With pages of 4 KB a core looks up an address 512 times as often, which may be what makes
+ * reading slower (figures: results/speed.md). */
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -37,16 +37,34 @@ static int find_matrices(copying *c, dw_net *net) {
     return 0;
 }
 
-static int take_memory(copying *c) {
+/* Places for the matrices; the bytes of all. */
+static int place_matrices(copying *c, dw_net *net, size_t *n_bytes) {
     dw_layout count = {0};
+    if (find_matrices(c, net)) return -1;
     c->place = dw_alloc(c->n, sizeof *c->place, "places of matrices", c->err);
     if (!c->place) return -1;
     for (size_t i = 0; i < c->n; i++) {
         c->place[i] = count.used;
         dw_layout_take(&count, c->matrix[i]->n_bytes, 1);
     }
-    return dw_pages_new(&c->memory, count.used, true, c->err);
+    *n_bytes = count.used;
+    return 0;
 }
+
+static void release(copying *c) {
+    free(c->matrix);
+    free(c->place);
+}
+
+size_t dw_model_copied_bytes(dw_model *m, dw_err *err) {
+    copying c = {.err = err};
+    size_t n_bytes = 0;
+    const int rc = place_matrices(&c, &m->net, &n_bytes);
+    release(&c);
+    return rc ? 0 : n_bytes;
+}
+
+const dw_pages *dw_model_copies(const dw_model *m) { return &m->matrices; }
 
 static void copy(void *arg, size_t i) {
     const copying *c = arg;
@@ -63,14 +81,15 @@ int dw_model_to_huge_pages(dw_model *m, dw_pool *pool, dw_err *err) {
         return dw_fail(err, "this system gives no huge pages (/sys/kernel/mm/transparent_hugepage/enabled); "
                             "run without them");
     copying c = {.gguf = m->gguf, .err = err};
-    const int rc = find_matrices(&c, &m->net) || take_memory(&c) ? -1 : 0;
+    size_t n_bytes = 0;
+    const int rc =
+        place_matrices(&c, &m->net, &n_bytes) || dw_pages_new(&c.memory, n_bytes, true, err) ? -1 : 0;
     if (!rc) {
         dw_pool_each(pool, c.n, copy, &c);
         if (m->net.hp.tied) m->net.token_embd.data = m->net.output.data;
         m->net.in_huge_pages = true;
         m->matrices = c.memory;
     }
-    free(c.matrix);
-    free(c.place);
+    release(&c);
     return rc;
 }

@@ -3,7 +3,6 @@
 
 #include "experiments/bandwidth.h"
 #include "kit/memory.h"
-#include "model/model.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -53,7 +52,7 @@ static int find_file_spans(exp_program *s, dw_err *err) {
 }
 
 static int find_spans(exp_program *s, dw_err *err) {
-    const dw_pages *copies = &s->model->matrices;
+    const dw_pages *copies = dw_model_copies(s->model);
     s->seconds = dw_alloc((size_t)dw_pool_size(s->o.pool), sizeof *s->seconds, "times", err);
     if (!s->seconds) return -1;
     if (!copies->data) return find_file_spans(s, err);

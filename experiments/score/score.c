@@ -27,7 +27,7 @@ static const opt_row rows[] = {
      OPT_CHOICES_HELP(measure_protocols, measure_protocol)},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
-    OPT_KV, OPT_HUGE_PAGES,
+    OPT_KV,
     OPT_SELECT,
     {"precision", 0, OPT_CHOICE, 0, &o.precision, "split", "NAME",
      "how finely products are rounded; split and rounded differ where the CPU multiplies BF16 (amx), int8 from both where it does not",
@@ -52,6 +52,7 @@ static const opt_row rows[] = {
     {"inject", 0, OPT_TEXT, 0, &o.inject, NULL, "A[,A...]",
      "time gated models with this planted share of open groups, from the first layer to the last; leaves quality "
      "unknown"},
+    OPT_HUGE_PAGES,
     {"speed-rounds", 0, OPT_INT, 0, &o.n_rounds, "5", "N", "rounds over the models in turn; their medians are shown",
      .min = 1, .max = EXP_SPEED_MAX_ROUNDS},
     {.kind = OPT_GROUP, .help = "output"},
@@ -293,7 +294,8 @@ static bool needs_text(void) {
 }
 
 static void check_no_speed(void) {
-    static const char *const names[] = {"depth", "speed-prefill", "speed-decode", "speed-rounds", "sequences"};
+    static const char *const names[] = {"depth",        "speed-prefill", "speed-decode",
+                                        "speed-rounds", "sequences",     "huge-pages"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (opt_is_given(names[i]))
             die_usage("--%s asks for speed, --no-speed for none; leave one of them out", names[i]);
