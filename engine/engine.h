@@ -4,7 +4,8 @@
  * It is short enough to be read, and fast enough that speed differences between variants come from the model.
  *
  * Objects
- *   model      a mapped GGUF file, read-only, shared by threads and sessions; weights stay packed in the map.
+ *   model      a mapped GGUF file, read-only, shared by threads and sessions; weights stay packed in the map, or in
+ *              copies in huge pages, if they are asked for.
  *   session    timelines over a model: KV cache, positions, scratch, and a shallow copy of the net whose tensors can be
  *              replaced.  dw_session_new allocates all memory that passes need.
  *   batch      tokens of one or several sequences, evaluated in one pass: prefill, decode and perplexity alike.
@@ -60,8 +61,8 @@ typedef struct dw_hparams {
 dw_model *dw_model_open(const char *path, dw_err *err);
 int dw_model_opens(void *nothing, const char *path, dw_err *err); // a dw_out_check: dw_model_open takes the new file
 void dw_model_close(dw_model *m);
-/* Copies the matrices that a token reads into memory for which huge pages are asked (Linux; it fails where the system never
- * gives them).  Sessions opened from now on compute with the copies, and their own memory asks for huge pages, too;
+/* Copies the matrices that a token reads into memory for which huge pages are asked (Linux).  It fails where the system
+ * never gives them.  Sessions opened from now on compute with the copies, and their own memory asks for huge pages, too;
  * results are the same.  The file's pages of these matrices may leave memory.  Call it before the first session; a
  * second call does nothing.  After a failure the model is as before. */
 int dw_model_to_huge_pages(dw_model *m, dw_pool *pool, dw_err *err);

@@ -262,7 +262,8 @@ static int chat(talk *t, dw_err *err) {
 
 static int open_talk(talk *t, dw_pool *pool, dw_err *err) {
     t->model = dw_model_open(o.model, err);
-    if (!t->model || (tool.huge_pages && kit_huge_pages(t->model, pool, err)) || !(t->tok = dw_tokenizer_open(dw_model_gguf(t->model), err))) return -1;
+    if (!t->model || (tool.huge_pages && kit_huge_pages(t->model, pool, err))) return -1;
+    if (!(t->tok = dw_tokenizer_open(dw_model_gguf(t->model), err))) return -1;
     const dw_hparams *hp = dw_model_hparams(t->model);
     if (!o.n_ctx) o.n_ctx = hp->n_ctx_train < 4096 ? hp->n_ctx_train : 4096;
     if (o.n_ctx > hp->n_ctx_train)

@@ -39,8 +39,8 @@ static int start(dw_pass *p, const dw_session_options *o, dw_err *err) {
     if (dw_level_choose(&level, err)) return -1;
     const dw_vec *vec = dw_vec_of(level);
     for (int i = 0; i < p->n_threads; i++)
-        c->step[i] = (dw_step){.p = p, .ith = i, .n_threads = p->n_threads, .level = level, .vec = vec, .reach = dw_reach_of(level),
-                               .gated = &c->gated};
+        c->step[i] = (dw_step){.p = p, .ith = i, .n_threads = p->n_threads, .level = level, .vec = vec,
+                               .reach = dw_reach_of(level), .gated = &c->gated};
     return 0;
 }
 

@@ -13,7 +13,7 @@ struct dw_state {
     dw_session_options o;
     dw_pass pass;
     dw_binding binding;
-    dw_pages memory;    // holds the arrays below and those of the pass
+    dw_pages memory;     // holds the arrays below and those of the pass
     dw_pages experiment; // memory of an experiment's operator
     float *x;           // (n_batch, n_embd): the residual, unless the caller gives one
     int n_rope;         // rows of pass.rope that are computed

@@ -63,8 +63,8 @@ typedef struct dw_gguf dw_gguf;
 dw_gguf *dw_gguf_open(const char *path, dw_err *err);
 bool dw_is_gguf(const char *path); // by its first four bytes
 void dw_gguf_close(dw_gguf *g);
-/* Says that these bytes of a mapped file, data of a tensor, will hardly be read again: their pages need not stay resident.
- * They can still be read. */
+/* Says that these bytes of a mapped file, data of a tensor, will hardly be read again.  Their pages may leave memory; they
+ * can still be read. */
 void dw_gguf_release(const dw_gguf *g, const uint8_t *data, size_t n_bytes);
 
 const char *dw_gguf_path(const dw_gguf *g);

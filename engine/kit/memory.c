@@ -51,8 +51,8 @@ int kit_huge_pages(dw_model *m, dw_pool *pool, dw_err *err) {
     const double bytes = (double)dw_model_copied_bytes(m, err), room = kit_free_memory();
     if (!bytes) return -1;
     if (bytes > room)
-        return dw_fail(err, "copies of the weights take %s, %s are free; run without --huge-pages", show_bytes(bytes).text,
-                       show_bytes(room).text);
+        return dw_fail(err, "copies of the weights take %s, %s are free; run without --huge-pages",
+                       show_bytes(bytes).text, show_bytes(room).text);
     if (bytes > 1e9) say("copying %s of weights into huge pages", show_bytes(bytes).text);
     if (dw_model_to_huge_pages(m, pool, err)) return -1;
     const double share = dw_pages_huge_share(dw_model_copies(m));

@@ -134,7 +134,8 @@ void tool_backend_text(char text[32]);     // "cpu avx512": backend and level, w
      OPT_CHOICES_HELP(tool_select_names, tool_select_name)}
 #define OPT_HUGE_PAGES \
     {"huge-pages", 0, OPT_FLAG, OPT_NO_BYTE, &tool.huge_pages, NULL, NULL, \
-     "copy the weights into huge pages first (Linux), which takes memory of their size and seconds for gigabytes; decoding may be faster"}
+     "copy the weights into huge pages first (Linux), which takes memory of their size and seconds for gigabytes; " \
+     "decoding may be faster"}
 #define OPT_COMMON_HEADING {.kind = OPT_GROUP, .help = "common"}
 #define OPT_COMMON OPT_COMMON_HEADING, OPT_THREADS, OPT_QUIET
 #define OPT_COMMON_ENGINE OPT_COMMON_HEADING, OPT_THREADS, OPT_BACKEND, OPT_QUIET

@@ -1,7 +1,7 @@
 /* huge_pages.c - a model's matrices, copied into huge pages.
  *
- * A token reads every weight once.  With pages of 4 KB a core looks up an address 512 times as often, which may be what makes
- * reading slower (figures: results/speed.md). */
+ * A token reads every weight once.  With pages of 4 KB a core looks up an address 512 times as often, which may be what
+ * makes reading slower (figures: results/speed.md). */
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -25,10 +25,11 @@ static int add(copying *c, dw_tensor *t) {
     return 0;
 }
 
-/* The output first: it is the largest, and threads take one matrix at a time.  Of embeddings a token reads one row, so they
- * stay in the file. */
+/* The output first: it is the largest, and threads take one matrix at a time.  Of embeddings a token reads one row, so
+ * they stay in the file. */
 static int find_matrices(copying *c, dw_net *net) {
-    const dw_tensor_row *const tables[] = {dw_attention_rows, dw_ffn_rows, dw_cold_rows, dw_gated_rows, dw_predictor_rows};
+    const dw_tensor_row *const tables[] = {dw_attention_rows, dw_ffn_rows, dw_cold_rows, dw_gated_rows,
+                                           dw_predictor_rows};
     if (add(c, &net->output)) return -1;
     for (int l = 0; l < net->hp.n_layer; l++)
         for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
@@ -37,7 +38,7 @@ static int find_matrices(copying *c, dw_net *net) {
     return 0;
 }
 
-/* Places for the matrices; the bytes of all. */
+/* Finds the matrices and gives each a place; *n_bytes: what all take. */
 static int place_matrices(copying *c, dw_net *net, size_t *n_bytes) {
     dw_layout count = {0};
     if (find_matrices(c, net)) return -1;
@@ -82,8 +83,7 @@ int dw_model_to_huge_pages(dw_model *m, dw_pool *pool, dw_err *err) {
                             "run without them");
     copying c = {.gguf = m->gguf, .err = err};
     size_t n_bytes = 0;
-    const int rc =
-        place_matrices(&c, &m->net, &n_bytes) || dw_pages_new(&c.memory, n_bytes, true, err) ? -1 : 0;
+    const int rc = place_matrices(&c, &m->net, &n_bytes) || dw_pages_new(&c.memory, n_bytes, true, err) ? -1 : 0;
     if (!rc) {
         dw_pool_each(pool, c.n, copy, &c);
         if (m->net.hp.tied) m->net.token_embd.data = m->net.output.data;

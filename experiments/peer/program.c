@@ -28,8 +28,8 @@ struct exp_program {
 
 static int n_seq_of(const exp_program *s) { return s->o.n_seq ? s->o.n_seq : 1; }
 
-/* The tensors of the file that are read for a token, as spans without gaps of a page and more.  The embeddings are among them if they
- * are the output matrix, too; else a token reads one row. */
+/* The file's tensors that are read for a token, as spans without gaps of a page and more.  The embeddings are among them
+ * if they are the output matrix, too; else a token reads one row. */
 static int find_file_spans(exp_program *s, dw_err *err) {
     enum { GAP = 4096, ALIGNED = 64 };
     const dw_gguf *g = dw_model_gguf(s->model);
