@@ -24,6 +24,7 @@ typedef struct bench {
     size_t bytes;
     int n, n_cols;
     const dw_dot_kernel *kernel; // NULL: only read
+    float *x; // activations, and how the kernel wants them
     uint8_t *act;
     float *y;
     double *cpu_seconds; // of each thread, 8 apart
@@ -98,17 +99,18 @@ static void fill(bench *b, dw_qtype type) {
     const dw_qtype_row *t = dw_qtype_get(type);
     dw_rng rng;
     dw_rng_seed(&rng, 1);
-    float *x = dw_alloc((size_t)b->n, sizeof *x, "a row", NULL);
     const size_t row_bytes = dw_qtype_row_bytes(t, (size_t)b->n);
     for (int r = 0; r < 8; r++) {
-        for (int i = 0; i < b->n; i++) x[i] = (float)dw_rng_normal(&rng);
-        t->encode(x, b->weights + (size_t)r * row_bytes, (size_t)b->n, NULL);
+        for (int i = 0; i < b->n; i++) b->x[i] = (float)dw_rng_normal(&rng);
+        t->encode(b->x, b->weights + (size_t)r * row_bytes, (size_t)b->n, NULL);
     }
     for (size_t i = 8 * row_bytes; i < b->bytes; i++) b->weights[i] = b->weights[i - 8 * row_bytes];
-    const dw_act_form form = dw_dot_find(DW_PORTABLE, type)->form; // the same at every level
+}
+
+static void use(bench *b, const dw_dot_kernel *k) {
+    b->kernel = k;
     for (int c = 0; c < b->n_cols; c++)
-        dw_act_pack(DW_PORTABLE, form, x, b->n, b->act + (size_t)c * dw_act_bytes(form, b->n));
-    free(x);
+        dw_act_pack(k->level, k->form, b->x, b->n, b->act + (size_t)c * dw_act_bytes(k->form, b->n));
 }
 
 static int by_size(const void *a, const void *b) {
@@ -116,22 +118,26 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static bool needs_vbmi(const dw_dot_kernel *k) { return k == &dw_dot_vbmi[k->type]; }
+static const char *level_of(const dw_dot_kernel *k) { return needs_vbmi(k) ? "vbmi" : dw_level_names[k->level]; }
+
 static bool wanted(const dw_dot_kernel *k, char **names, int n_names) {
-    const char *of[2] = {dw_qtype_get(k->type)->name, dw_level_names[k->level]};
+    const char *of[2] = {dw_qtype_get(k->type)->name, level_of(k)};
     bool named[2] = {false, false}, asked[2] = {false, false};
     for (int i = 0; i < n_names; i++) {
         const int kind = dw_qtype_by_name(names[i]) ? 0 : 1;
         asked[kind] = true, named[kind] |= !strcasecmp(names[i], of[kind]);
     }
-    return dw_level_usable(k->level) && (named[0] || !asked[0]) && (named[1] || !asked[1]);
+    return (needs_vbmi(k) ? dw_level_has_vbmi(k->level) : dw_level_usable(k->level)) && (named[0] || !asked[0]) && (named[1] || !asked[1]);
 }
 
 static void run_type(bench *b, const dw_qtype_row *t, int n_rounds, char **names, int n_names) {
-    const dw_dot_kernel *kernel[DW_N_LEVELS];
-    double share[DW_N_LEVELS][MAX_ROUNDS], best[DW_N_LEVELS] = {0}, best_read = 0;
+    enum { MAX_KERNELS = DW_N_LEVELS + 1 };
+    const dw_dot_kernel *kernel[MAX_KERNELS];
+    double share[MAX_KERNELS][MAX_ROUNDS], best[MAX_KERNELS] = {0}, best_read = 0;
     int n_kernels = 0;
-    for (int l = 0; l < DW_N_LEVELS; l++) {
-        const dw_dot_kernel *k = &dw_dot_kernels[l][t->id];
+    for (int l = 0; l < MAX_KERNELS; l++) {
+        const dw_dot_kernel *k = l < DW_N_LEVELS ? &dw_dot_kernels[l][t->id] : &dw_dot_vbmi[t->id];
         if (k->rows && wanted(k, names, n_names)) kernel[n_kernels++] = k;
     }
     if (!n_kernels) return;
@@ -141,14 +147,14 @@ static void run_type(bench *b, const dw_qtype_row *t, int n_rounds, char **names
         const double read = rate(b);
         best_read = fmax(best_read, read);
         for (int k = 0; k < n_kernels; k++) {
-            b->kernel = kernel[k];
+            use(b, kernel[k]);
             const double r = rate(b);
             best[k] = fmax(best[k], r), share[k][round] = r / read;
         }
     }
     for (int k = 0; k < n_kernels; k++) {
         qsort(share[k], (size_t)n_rounds, sizeof(double), by_size);
-        printf("%-7s %-9s %8.1f %8.1f %8.2f\n", t->name, dw_level_names[kernel[k]->level], best[k], best_read,
+        printf("%-7s %-9s %8.1f %8.1f %8.2f\n", t->name, level_of(kernel[k]), best[k], best_read,
                share[k][n_rounds / 2]);
     }
 }
@@ -172,15 +178,16 @@ int main(int argc, char **argv) {
     uint8_t *memory = dw_alloc(b.bytes + 64, 1, "weights", &err);
     b.weights = memory ? memory + (64 - (uintptr_t)memory % 64) : NULL; // as files are mapped
     b.act = dw_alloc((size_t)b.n_cols, dw_act_bytes(DW_ACT_F32, b.n), "activations", &err);
+    b.x = dw_alloc((size_t)b.n, sizeof *b.x, "a vector", &err);
     b.y = dw_alloc((size_t)n_threads * DW_DOT_MAX_COLS, PIECE * sizeof(float), "results", &err);
     b.cpu_seconds = dw_alloc((size_t)n_threads, 8 * sizeof(double), "clocks", &err);
-    if (!b.pool || !b.weights || !b.act || !b.y || !b.cpu_seconds)
+    if (!b.pool || !b.weights || !b.act || !b.x || !b.y || !b.cpu_seconds)
         return fprintf(stderr, "bench_dot: %s\n", err.text), 1;
     printf("%d threads, %d MB, rows of %d, %d columns; GB/s of weights, best of %d\n", n_threads, megabytes, b.n,
            b.n_cols, n_rounds);
     printf("type    level         best  reading    share\n");
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) run_type(&b, t, n_rounds, argv + optind, argc - optind);
     dw_pool_free(b.pool);
-    free(memory), free(b.act), free(b.y), free(b.cpu_seconds);
+    free(memory), free(b.act), free(b.x), free(b.y), free(b.cpu_seconds);
     return 0;
 }

@@ -9,13 +9,17 @@
 
 enum { MAX_N = 6400, ROWS = 7, TEXT = 128 };
 
+/* Packed value i of a record. */
+static double value_in(const record *r, dw_act_form form, int i) {
+    if (form == DW_ACT_INT8) return (double)r->block[i / 32].scale * r->q[piece_place(i / 16) + i % 16];
+    return (double)r->lane.scale[i / 32 * 2] * r->q[i % 32 / 8 * 64 + i / 32 * 8 + i % 8];
+}
+
 /* The packed activations' values, in order. */
-static void unpacked(const dw_dot_kernel *k, const uint8_t *act, int n, double *x) {
-    const record *r = (const record *)act;
+static void unpacked(dw_act_form form, const uint8_t *act, int n, double *x) {
     for (int i = 0; i < n; i++)
-        x[i] = k->form == DW_ACT_F32 ? ((const float *)act)[i]
-                                     : (double)r[i / RECORD].block[i % RECORD / 32].scale *
-                                           r[i / RECORD].q[piece_place(i % RECORD / 16) + i % 16];
+        x[i] = form == DW_ACT_F32 ? (double)((const float *)act)[i]
+                                  : value_in((const record *)act + i / RECORD, form, i % RECORD);
 }
 
 static const char *text_of(const dw_dot_kernel *k, int n, int n_cols) {
@@ -32,6 +36,7 @@ static const struct {
 } bounds[] = {
     [DW_ACT_F32] = {DW_ACT_F32, 2e-6, 2e-6},
     [DW_ACT_INT8] = {DW_ACT_INT8, 1e-5, 1.5e-2},
+    [DW_ACT_INT8_QUARTERS] = {DW_ACT_INT8_QUARTERS, 1e-5, 1.5e-2},
 };
 
 /* Multiplies ROWS random rows with n_cols columns that are `size` large, and compares. */
@@ -56,7 +61,7 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
     for (int r = 0; r < ROWS; r++) {
         t->decode(w.data + (size_t)r * stride, decoded, (size_t)n);
         for (int c = 0; c < n_cols; c++) {
-            unpacked(k, act.data + (size_t)c * act_stride, n, back);
+            unpacked(k->form, act.data + (size_t)c * act_stride, n, back);
             double exact = 0, packed = 0, scale = 0;
             for (int i = 0; i < n; i++) {
                 exact += (double)decoded[i] * x[c][i], packed += decoded[i] * back[i];
@@ -86,6 +91,9 @@ static void every_usable(void (*check)(const dw_dot_kernel *k)) {
             if (dw_dot_decoded[l][t].rows) check(&dw_dot_decoded[l][t]);
         }
     }
+    if (!dw_level_has_vbmi(DW_AVX512)) test_skip("this machine lacks AVX512_VBMI");
+    for (int t = 0; t < DW_QTYPE_END && dw_level_has_vbmi(DW_AVX512); t++)
+        if (dw_dot_vbmi[t].rows) check(&dw_dot_vbmi[t]);
 }
 
 static void compare_lengths(const dw_dot_kernel *k) {
@@ -154,6 +162,28 @@ static void scale_sums_of_avx2(record *r) {
     memcpy(r->sum16, sum16, sizeof sum16);
 }
 
+/* Both orders of int8 records hold the same numbers. */
+static void orders_agree(const record *r, const float *x, int n) {
+    static _Alignas(64) record by_quarters[8];
+    if (!dw_level_usable(DW_AVX512)) return test_skip("this machine lacks 'avx512'");
+    dw_act_pack(DW_AVX512, DW_ACT_INT8_QUARTERS, x, n, (uint8_t *)by_quarters);
+    for (int lane = 0; lane < n / 16; lane++) { // half a block: the first or the last 4 of every 8 values
+        const record *from = r + lane / 16, *q = by_quarters + lane / 16;
+        int sum = 0;
+        for (int k = 0; k < 16; k++) {
+            const int i = lane % 16 / 2 * 32 + k / 4 * 8 + lane % 2 * 4 + k % 4;
+            const double expected = value_in(from, DW_ACT_INT8, i), got = value_in(q, DW_ACT_INT8_QUARTERS, i);
+            CHECK(got == expected || (isnan(got) && isnan(expected)), "value %d: %g, not %g", i, got, expected);
+            sum += from->q[piece_place(i / 16) + i % 16];
+        }
+        CHECK(q->lane.offset[lane % 16] == -8 * sum, "lane %d", lane);
+    }
+    for (int lane = n / 16; lane % 16; lane++) {
+        const record *last = by_quarters + lane / 16;
+        CHECK(last->lane.scale[lane % 16] == 0 && last->lane.offset[lane % 16] == 0, "lane %d is filled up", lane);
+    }
+}
+
 static void packing_agrees(void) {
     enum { N = 1024 + 96 };
     static float x[N];
@@ -174,6 +204,7 @@ static void packing_agrees(void) {
     const record *r = (const record *)act[0];
     CHECK(r->q[0] == 127 && r->q[1] == -18 && r->q[2] == -18 && r->q[3] == -16, "ties go to even: %d %d %d", r->q[1],
           r->q[2], r->q[3]);
+    orders_agree(r, x, N);
     CHECK(r->block[0].scale == 1 && r->block[1].scale == 0 && r->block[1].sum == 0);
 }
 
@@ -185,7 +216,7 @@ static void packing_error(void) {
     dw_rng_seed(&rng, 3);
     for (int i = 0; i < MAX_N; i++) x[i] = (float)dw_rng_normal(&rng);
     dw_act_pack(DW_PORTABLE, DW_ACT_INT8, x, MAX_N, act);
-    unpacked(dw_dot_find(DW_PORTABLE, DW_Q4_0), act, MAX_N, back);
+    unpacked(DW_ACT_INT8, act, MAX_N, back);
     double error = 0, all = 0;
     for (int i = 0; i < MAX_N; i++) error += pow(back[i] - (double)x[i], 2), all += pow((double)x[i], 2);
     // Largest of 32 normal values / 127 steps / sqrt(12): 2.36 / 440.

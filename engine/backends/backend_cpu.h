@@ -106,8 +106,8 @@ typedef struct dw_vectors {
     const dw_step *s;
     const float *x; // (n_cols, n), rows ldx apart
     int n_cols, n, ldx;
-    bool packed[2]; // indexed by dw_act_form
-    uint8_t *act[2];
+    bool packed[DW_N_ACT_FORMS];
+    uint8_t *act[DW_N_ACT_FORMS];
 } dw_vectors;
 
 dw_vectors dw_vectors_of(const dw_step *s, uint8_t *scratch, const float *x, int n_cols, int n); // dw_few_scratch_bytes(n)

@@ -4,14 +4,16 @@
 #include <string.h>
 
 size_t dw_few_scratch_bytes(int n_max) {
-    return DW_DOT_MAX_COLS * (2 * dw_act_bytes(DW_ACT_F32, n_max) + dw_act_bytes(DW_ACT_INT8, n_max));
+    size_t bytes = dw_act_bytes(DW_ACT_F32, n_max); // normed vectors, then each form
+    for (dw_act_form f = 0; f < DW_N_ACT_FORMS; f++) bytes += dw_act_bytes(f, n_max);
+    return DW_DOT_MAX_COLS * bytes;
 }
 
-/* Scratch holds normed vectors, then both packed forms. */
 dw_vectors dw_vectors_of(const dw_step *s, uint8_t *scratch, const float *x, int n_cols, int n) {
+    dw_vectors v = {.s = s, .x = x, .n_cols = n_cols, .n = n, .ldx = n};
     uint8_t *at = scratch + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n);
-    return (dw_vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .ldx = n, .act = {at,
-                                                            at + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n)}};
+    for (dw_act_form f = 0; f < DW_N_ACT_FORMS; at += DW_DOT_MAX_COLS * dw_act_bytes(f, n), f++) v.act[f] = at;
+    return v;
 }
 
 dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm) {

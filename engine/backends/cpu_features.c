@@ -19,9 +19,9 @@
 const char *const dw_level_names[DW_N_LEVELS] = {"portable", "avx2", "avx512", "amx"};
 
 static bool usable[DW_N_LEVELS] = {[DW_PORTABLE] = true};
-static bool has_bf16_dots, is_intel;
+static bool has_bf16_dots, has_vbmi, is_intel;
 
-enum { LEAF7_1_A_AVX512_BF16 = 1 << 5 };
+enum { LEAF7_C_VBMI = 1 << 1, LEAF7_1_A_AVX512_BF16 = 1 << 5 };
 
 static bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
@@ -78,6 +78,7 @@ static void ask_machine(void) {
     if (a >= 1) __get_cpuid_count(7, 1, &cpu.leaf7_1_a, &b, &c, &d); // a: the number of the last subleaf
     for (dw_level l = DW_AVX2; l < DW_N_LEVELS; l++) usable[l] = dw_level_runs_on(l, &cpu);
     usable[DW_AMX] = usable[DW_AMX] && permit_tiles();
+    has_vbmi = usable[DW_AVX512] && has(cpu.leaf7_c, LEAF7_C_VBMI);
     has_bf16_dots = usable[DW_AVX512] && has(cpu.leaf7_1_a, LEAF7_1_A_AVX512_BF16);
 }
 
@@ -100,6 +101,7 @@ dw_reach dw_reach_of(dw_level level) {
 }
 
 bool dw_level_has_bf16(dw_level level) { return level >= DW_AVX512 && dw_level_usable(level) && has_bf16_dots; }
+bool dw_level_has_vbmi(dw_level level) { return level >= DW_AVX512 && dw_level_usable(level) && has_vbmi; }
 
 int dw_level_choose(dw_level *level, dw_err *err) {
     const char *wish = getenv("DEADWOOD_CPU");

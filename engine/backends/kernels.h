@@ -1,9 +1,9 @@
 /* kernels.h - the cpu backend's kernels: dot products and matrix products.
  *
  * Levels.  One level is chosen at start (the best that the CPU has, or $DEADWOOD_CPU): portable C, avx2 (AVX2 + FMA +
- * F16C), avx512 (F BW VL DQ VNNI), amx (avx512 + AVX512_BF16 + AMX tiles, BF16 and INT8).  Functions of a level carry
- * target attributes, so one portable binary holds all.  A level uses its own rows of the tables and those of lower
- * levels.
+ * F16C), avx512 (F BW VL DQ VNNI; some rows also VBMI), amx (avx512 + AVX512_BF16 + AMX tiles, BF16 and INT8).
+ * Functions of a level carry target attributes, so one portable binary holds all.  A level uses its own rows of the
+ * tables and those of lower levels.
  *
  * Two shapes of work:
  *   dot rows   decode, 1..DW_DOT_MAX_COLS activation vectors: weight rows are read once, straight from the packed
@@ -23,6 +23,7 @@ typedef enum dw_level { DW_PORTABLE, DW_AVX2, DW_AVX512, DW_AMX, DW_N_LEVELS } d
 extern const char *const dw_level_names[DW_N_LEVELS];
 bool dw_level_usable(dw_level level);   // the first call asks Linux for AMX's tiles, for all threads of the process
 bool dw_level_has_bf16(dw_level level); // usable, and it can take products in DW_GEMM_ROUNDED
+bool dw_level_has_vbmi(dw_level level); // usable, and it can take the rows of dw_dot_vbmi
 
 /* Registers of CPUID, and the register states that the operating system saves (XCR0). */
 typedef struct dw_cpu_words {
@@ -38,9 +39,9 @@ int dw_level_choose(dw_level *level, dw_err *err);
 
 enum { DW_DOT_MAX_COLS = 8 };
 
-/* Activations packed for the dot kernels: int8 blocks of 32, F32 scales and the sums that affine types need
- * (layout at the head of kernels_dot.h), or the F32 values themselves. */
-typedef enum dw_act_form { DW_ACT_F32, DW_ACT_INT8 } dw_act_form;
+/* Activations packed for the dot kernels: the F32 values themselves; or int8 blocks of 32, F32 scales and the sums that
+ * affine types need, in one of two orders (layouts at the head of kernels_dot.h). */
+typedef enum dw_act_form { DW_ACT_F32, DW_ACT_INT8, DW_ACT_INT8_QUARTERS, DW_N_ACT_FORMS } dw_act_form;
 
 /* How many bytes ahead of the current ones a stream of weights is prefetched: into the first-level cache, and into the
  * second, which is the farther.  What is best depends on the CPU's maker (kernels_dot.h). */
@@ -71,11 +72,14 @@ typedef struct dw_dot_kernel {
 } dw_dot_kernel;
 
 extern const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own
+/* Rows of level avx512 that also need AVX512_VBMI (Ice Lake, Zen 4 and later); they go before those of the table above. */
+extern const dw_dot_kernel dw_dot_vbmi[DW_QTYPE_END];
 /* The plain kernel of every type: rows are decoded and multiplied as F32 (levels above AVX-512: rows NULL). */
 extern const dw_dot_kernel dw_dot_decoded[DW_N_LEVELS][DW_QTYPE_END];
 /* The type's kernel of this level or below, or the plain one; never NULL for a type in dw_qtypes. */
 const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type);
-size_t dw_act_bytes(dw_act_form form, int n);                    // of one packed vector, padded to 64
+size_t dw_act_bytes(dw_act_form form, int n); // of one packed vector, padded to 64
+/* DW_ACT_INT8_QUARTERS only at levels that have kernels for it. */
 void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act);
 
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
  *
  * Generation reads every weight once per token, so the instructions for a row must take no longer than the memory needs
  * to deliver it.  Weights stay as the file has them.  Activations are packed once for all rows (layout: kernels_dot.h).
- * The portable kernels here define the results; kernels_dot_avx2.c and kernels_dot_avx512.c do the same with vectors.
+ * The portable kernels here define the results; kernels_dot_avx2.c, .._avx512.c and .._vbmi.c do the same with vectors.
  * A type that is in none of their lists is decoded, a record at a time, and multiplied as F32.
  *
  * A row's result depends only on the row, the activations and the level, not on other rows or columns of the call. */
@@ -14,8 +14,8 @@
 /* ---- packing ------------------------------------------------------------------------------------------- */
 
 size_t dw_act_bytes(dw_act_form form, int n) {
-    if (form == DW_ACT_INT8) return (size_t)(n + RECORD - 1) / RECORD * sizeof(record);
-    return ((size_t)n * sizeof(float) + 63) / 64 * 64;
+    if (form == DW_ACT_F32) return ((size_t)n * sizeof(float) + 63) / 64 * 64;
+    return (size_t)(n + RECORD - 1) / RECORD * sizeof(record);
 }
 
 // Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
@@ -51,6 +51,8 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
     }
     record *r = (record *)act;
 #if defined(__x86_64__)
+    dw_assert(form == DW_ACT_INT8 || level >= DW_AVX512);
+    if (form == DW_ACT_INT8_QUARTERS) return dw_act_pack_quarters(x, n, r);
     if (level >= DW_AVX512) return dw_act_pack_avx512(x, n, r);
     if (level == DW_AVX2) return dw_act_pack_avx2(x, n, r);
 #endif
@@ -329,6 +331,7 @@ DW_QTYPES(DEFINE)
 #define AVX2_F32(type, suffix) [type] = {type, DW_AVX2, DW_ACT_F32, dw_dot_avx2_##suffix},
 #define AVX512_INT8(type, suffix) [type] = {type, DW_AVX512, DW_ACT_INT8, dw_dot_avx512_##suffix},
 #define AVX512_F32(type, suffix) [type] = {type, DW_AVX512, DW_ACT_F32, dw_dot_avx512_##suffix},
+#define VBMI_ROW(type, suffix) [type] = {type, DW_AVX512, DW_ACT_INT8_QUARTERS, dw_dot_vbmi_##suffix},
 #endif
 
 const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
@@ -336,6 +339,12 @@ const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
 #if defined(__x86_64__)
     [DW_AVX2] = {INT8_TYPES(AVX2_INT8) FLOAT_TYPES(AVX2_F32)},
     [DW_AVX512] = {INT8_TYPES(AVX512_INT8) FLOAT_TYPES(AVX512_F32)},
+#endif
+};
+
+const dw_dot_kernel dw_dot_vbmi[DW_QTYPE_END] = {
+#if defined(__x86_64__)
+    VBMI_TYPES(VBMI_ROW)
 #endif
 };
 
@@ -354,6 +363,7 @@ static const dw_dot_kernel *find(const dw_dot_kernel table[][DW_QTYPE_END], dw_l
 }
 
 const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type) {
+    if (dw_dot_vbmi[type].rows && dw_level_has_vbmi(level)) return &dw_dot_vbmi[type];
     const dw_dot_kernel *own = find(dw_dot_kernels, level, type);
     return own ? own : find(dw_dot_decoded, level, type);
 }

@@ -54,15 +54,6 @@ INLINE __m512 add_off(dw_qtype type, __m512 sum, __m512 off) {
     return _mm512_fnmadd_ps(off, two_numbers(0, offset_32(type)), sum); // odd lanes of off are scaled sums
 }
 
-INLINE __m256 folded(__m512 v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }
-
-INLINE float sum_of(__m512 v) {
-    const __m256 half = folded(v);
-    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-    const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
-    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
-}
-
 /* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
 
 INLINE __m512 load_values(dw_qtype type, const uint8_t *p) {
@@ -123,7 +114,6 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
 
 /* ---- rows of each type --------------------------------------------------------------------------------- */
 
-typedef __m512 vf;
 #include "backends/kernels_dot_rows.inc"
 
 // Defines dw_dot_avx512_q4_0, dw_dot_avx512_q8_0, .., dw_dot_avx512_f16, ..: one for each row of the two lists.
@@ -140,11 +130,13 @@ INLINE uint32_t largest_bits(__m512 a, __m512 b) {
                                                     _mm512_and_si512(_mm512_castps_si512(b), magnitude)));
 }
 
+INLINE __m512i rounded(__m512 x, float inverse) { return _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(inverse))); }
+
 // Writes rint(x * inverse) of 16 values and returns their sum.
 INLINE int pack_piece(__m512 x, float inverse, int8_t *q) {
-    const __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(inverse)));
-    _mm_store_si128((__m128i *)q, _mm512_cvtepi32_epi8(rounded));
-    return _mm512_reduce_add_epi32(rounded);
+    const __m512i numbers = rounded(x, inverse);
+    _mm_store_si128((__m128i *)q, _mm512_cvtepi32_epi8(numbers));
+    return _mm512_reduce_add_epi32(numbers);
 }
 
 TARGET void dw_act_pack_avx512(const float *x, int n, record *act) {
@@ -159,6 +151,26 @@ TARGET void dw_act_pack_avx512(const float *x, int n, record *act) {
         for (int k = 0; k < 2 && s.finite; k++)
             sum[k] = pack_piece(half[k], s.inverse, r->q + piece_place(2 * block + k));
         set_block_sums(r, block, s.scale, sum);
+    }
+}
+
+TARGET void dw_act_pack_quarters(const float *x, int n, record *act) {
+    for (record *r = act; n > 0; n -= RECORD, r++) {
+        *r = (record){0};
+        for (int block = 0; block < BLOCKS && 32 * block < n; block++, x += 32) {
+            const __m512 half[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
+            const act_scale s = scale_of(largest_bits(half[0], half[1]));
+            r->lane.scale[2 * block] = r->lane.scale[2 * block + 1] = s.scale;
+            for (int k = 0; k < 2 && s.finite; k++) { // a zero has inverse 0
+                const __m128i q = _mm512_cvtepi32_epi8(rounded(half[k], s.inverse));
+                _mm_storel_epi64((__m128i *)(r->q + 128 * k + 8 * block), q);
+                _mm_storeh_pd((double *)(r->q + 128 * k + 64 + 8 * block), _mm_castsi128_pd(q));
+            }
+        }
+        __m512i eightfold = _mm512_setzero_si512();
+        for (int k = 0; k < 4; k++)
+            eightfold = _mm512_dpbusd_epi32(eightfold, _mm512_set1_epi8(8), _mm512_load_si512(r->q + 64 * k));
+        _mm512_store_si512(r->lane.offset, _mm512_sub_epi32(_mm512_setzero_si512(), eightfold));
     }
 }
 #endif

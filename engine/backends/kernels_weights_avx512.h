@@ -11,7 +11,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#ifndef TARGET // kernels_dot_vbmi.c has its own
 #define TARGET __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
+#endif
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
 /* ---- weights: bytes ------------------------------------------------------------------------------------ */
@@ -249,6 +251,19 @@ INLINE scales scales_16(dw_qtype type, const uint8_t *p) {
         d = _mm512_mul_ps(signed_to_float(load128(p + 192)), _mm512_set1_ps(half_at(p + 208)));
         return (scales){d, _mm512_mul_ps(d, _mm512_set1_ps(32))};
     }
+}
+
+/* ---- sums ---------------------------------------------------------------------------------------------- */
+
+// As kernels_dot_rows.inc needs them.
+typedef __m512 vf;
+INLINE __m256 folded(__m512 v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }
+
+INLINE float sum_of(__m512 v) {
+    const __m256 half = folded(v);
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
 
 #endif
