@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- memory: the team, each thread's own, what is shared --------------------------------------------------------- */
+/* ---- memory: each thread's own, what is shared --------------------------------------------------------- */
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
@@ -48,9 +48,9 @@ static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
     dw_cpu *c = p->own;
     const dw_hparams *hp = &p->net->hp;
     const size_t scratch = scratch_bytes(p->net), piece = piece_bytes(hp);
-    dw_team *team = dw_layout_take(a, 1, sizeof *team);
+    dw_portion *portions = dw_layout_take(a, (size_t)p->n_threads, sizeof *portions);
     for (int i = 0; i < p->n_threads; i++) {
-        c->step[i].team = team;
+        c->step[i].portion = portions;
         c->step[i].scratch = dw_layout_take(a, 1, scratch);
         c->step[i].out = dw_layout_take(a, 1, piece);
         c->step[i].out2 = dw_layout_take(a, 1, piece);
@@ -61,31 +61,63 @@ static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
 
 /* ---- pieces ------------------------------------------------------------------------------------------------- */
 
-dw_pieces dw_pieces_begin(const dw_step *s, int n, bool own_shares) {
-    const int share = own_shares ? n * 9 / 10 / s->n_threads : 0;
-    return (dw_pieces){
-        .next = share * s->ith, .end = share * (s->ith + 1), .n_shared_out = share * s->n_threads, .n = n};
+enum { TAG_SHIFT = 48, PIECE_BITS = 24, MAX_PIECES = (1 << PIECE_BITS) - 1 };
+
+static uint64_t left_of(uint64_t tag, int next, int end) {
+    return tag << TAG_SHIFT | (uint64_t)next << PIECE_BITS | (uint64_t)end;
+}
+
+// What `seen` says of thread i's part.
+static dw_run left_in(const dw_step *s, const dw_pieces *pieces, uint64_t seen, int i) {
+    if (seen >> TAG_SHIFT != pieces->tag)
+        return (dw_run){dw_share(pieces->n, i, s->n_threads), dw_share(pieces->n, i + 1, s->n_threads)};
+    return (dw_run){(int)(seen >> PIECE_BITS & MAX_PIECES), (int)(seen & MAX_PIECES)};
+}
+
+dw_pieces dw_pieces_begin(const dw_step *s, int n) {
+    dw_portion *own = &s->portion[s->ith];
+    dw_assert(n <= MAX_PIECES);
+    const dw_pieces pieces = {.n = n, .tag = ++own->n_steps & 0xffff};
+    uint64_t seen = atomic_load_explicit(&own->left, memory_order_relaxed); // written even if empty: tags come again
+    if (seen >> TAG_SHIFT != pieces.tag) {
+        const dw_run all = left_in(s, &pieces, seen, s->ith);
+        atomic_compare_exchange_strong_explicit(&own->left, &seen, left_of(pieces.tag, all.first, all.end),
+                                                memory_order_relaxed, memory_order_relaxed);
+    }
+    return pieces;
+}
+
+// Takes pieces of thread i's part: the first `most` that may be taken at once, or the last one.  False: it is empty.
+static bool take(const dw_step *s, const dw_pieces *pieces, int i, int most, dw_run *run) {
+    atomic_uint_fast64_t *left = &s->portion[i].left;
+    const int tenth = dw_larger(pieces->n / s->n_threads / 10, 1);
+    uint64_t seen = atomic_load_explicit(left, memory_order_relaxed), rest;
+    do {
+        const dw_run all = left_in(s, pieces, seen, i);
+        if (all.first == all.end) return false;
+        if (i == s->ith) {
+            *run = (dw_run){all.first, all.first + dw_larger(dw_smaller(all.end - all.first - tenth, most), 1)};
+            rest = left_of(pieces->tag, run->end, all.end);
+        } else {
+            *run = (dw_run){all.end - 1, all.end};
+            rest = left_of(pieces->tag, all.first, run->first);
+        }
+    } while (!atomic_compare_exchange_weak_explicit(left, &seen, rest, memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+static bool next_run(const dw_step *s, dw_pieces *pieces, int most, dw_run *run) {
+    for (; pieces->n_empty < s->n_threads; pieces->n_empty++)
+        if (take(s, pieces, (s->ith + pieces->n_empty) % s->n_threads, most, run)) return true;
+    return false;
 }
 
 int dw_pieces_next(const dw_step *s, dw_pieces *pieces) {
-    if (pieces->next < pieces->end) return pieces->next++;
-    const int i = pieces->n_shared_out + atomic_fetch_add(&s->team->n_taken, 1);
-    if (i < pieces->n) return i;
-    if (atomic_fetch_add(&s->team->n_done, 1) + 1 == s->n_threads) { // the last thread resets the counters
-        atomic_store(&s->team->n_taken, 0);
-        atomic_store(&s->team->n_done, 0);
-    }
-    return -1;
+    dw_run run;
+    return next_run(s, pieces, 1, &run) ? run.first : -1;
 }
 
-bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run) {
-    const int left = pieces->end - pieces->next;
-    run->first = dw_pieces_next(s, pieces);
-    if (run->first < 0) return false;
-    run->end = run->first + (left > 0 ? dw_smaller(left, DW_FEW_RUN) : 1);
-    if (left > 0) pieces->next = run->end;
-    return true;
-}
+bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run) { return next_run(s, pieces, DW_FEW_RUN, run); }
 
 /* ---- steps in common ---------------------------------------------------------------------------------------- */
 
@@ -180,7 +212,7 @@ void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_at
     int n_blocks = 0;
     for (int t = 0; t < p->n_tokens; t = block_end(p, t, most)) n_blocks++;
 
-    dw_pieces pieces = dw_pieces_begin(s, n_blocks * w->n_head_kv, false);
+    dw_pieces pieces = dw_pieces_begin(s, n_blocks * w->n_head_kv);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const int head = i % w->n_head_kv, block = n_blocks - 1 - i / w->n_head_kv; // the longest first
         int first = 0;

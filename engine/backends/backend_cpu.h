@@ -26,11 +26,14 @@
 
 #include <stdatomic.h>
 
-/* All zero when a state is opened, and again after every step. */
-typedef struct dw_team {
-    _Alignas(64) atomic_int n_taken;
-    atomic_int n_done;
-} dw_team;
+/* What is left of a thread's part of a step's pieces: next .. end - 1.  The thread takes them from the front, so that it
+ * reads weights in their order; others, when their own parts are empty, from the back.  `left` is tagged with the number
+ * of the step: with another tag, the whole part is left.  So no thread waits for another to begin.  All zero when a state
+ * is opened. */
+typedef struct dw_portion {
+    _Alignas(64) atomic_uint_fast64_t left; // 16 bits of tag, 24 of next, 24 of end
+    uint64_t n_steps;                       // that had pieces; only its own thread reads and writes it
+} dw_portion;
 
 /* Memory that all gated layers share; rows of a smaller layer follow each other without gaps. */
 typedef struct dw_gated {
@@ -49,7 +52,7 @@ typedef struct dw_step { // of one thread
     dw_level level;
     const dw_vec *vec;
     dw_reach reach;
-    dw_team *team;
+    dw_portion *portion;    // of each thread
     uint8_t *scratch;  // this thread's: of a product or of attention, or packed vectors
     float *out, *out2; // this thread's: results of a piece, (tokens, rows)
     uint8_t *shared;   // packed tokens, and after them what the head needs
@@ -70,8 +73,8 @@ static inline void dw_glu(const dw_step *s, float *gate, const float *up, int n,
 
 /* The pieces 0 .. n - 1 of a step as one thread gets them. */
 typedef struct dw_pieces {
-    int next, end;     // of the thread's own share
-    int n_shared_out, n;
+    int n, n_empty; // how many parts were found empty, from the thread's own on
+    uint64_t tag;
 } dw_pieces;
 
 typedef struct dw_run {
@@ -84,10 +87,11 @@ typedef struct dw_rows {
     int first, n;
 } dw_rows;
 
-dw_pieces dw_pieces_begin(const dw_step *s, int n, bool own_shares);
-/* The next piece, or -1: no more.  Each thread must get the -1 once per step; a barrier must follow. */
+/* Every thread begins once per step, with the same n; a barrier must follow the step. */
+dw_pieces dw_pieces_begin(const dw_step *s, int n);
+/* The next piece, or -1: no more. */
 int dw_pieces_next(const dw_step *s, dw_pieces *pieces);
-/* Likewise, up to DW_FEW_RUN of the thread's own pieces at once; false: no more. */
+/* Likewise, up to DW_FEW_RUN of the thread's own pieces at once, but the last tenth one by one; false: no more. */
 bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run);
 
 typedef enum dw_head_kind { DW_HEAD_Q, DW_HEAD_K, DW_HEAD_V } dw_head_kind;
@@ -126,6 +130,7 @@ static inline void dw_add_listed(const dw_tensor *bias, const int32_t *list, int
     for (int i = 0; b && i < n; i++) x[i] += b[list[i]];
 }
 static inline int dw_smaller(int a, int b) { return a < b ? a : b; }
+static inline int dw_larger(int a, int b) { return a > b ? a : b; }
 static inline void dw_prefetch(const uint8_t *p, size_t n_bytes) {
     for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(p + i);
 }

@@ -72,7 +72,7 @@ bool dw_next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *first, i
 
 dw_pieces dw_pieces_of_rows(const dw_step *s, int n_rows) {
     const int n = (n_rows + DW_FEW_ROWS - 1) / DW_FEW_ROWS;
-    return dw_pieces_begin(s, n ? n : 1, true); // an empty selection still writes zeros
+    return dw_pieces_begin(s, n ? n : 1); // an empty selection still writes zeros
 }
 
 static void qkv(dw_pass *p, int l, int ith) {
@@ -80,7 +80,7 @@ static void qkv(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     const int n = p->net->hp.head_dim;
     dw_vectors v = dw_normed(s, &w->attn_norm);
-    dw_pieces pieces = dw_pieces_begin(s, w->n_head + 2 * w->n_head_kv, true);
+    dw_pieces pieces = dw_pieces_begin(s, w->n_head + 2 * w->n_head_kv);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const dw_head_kind kind = i < w->n_head ? DW_HEAD_Q : i < w->n_head + w->n_head_kv ? DW_HEAD_K : DW_HEAD_V;
         const int head = kind == DW_HEAD_Q ? i : kind == DW_HEAD_K ? i - w->n_head : i - w->n_head - w->n_head_kv;

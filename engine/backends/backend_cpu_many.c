@@ -83,7 +83,7 @@ static void qkv(dw_pass *p, int l, int ith) {
     norm_tokens(s, &w->attn_norm);
     const dw_gemm_form form = pack(s, p->h, p->n_tokens, matrix, 3);
 
-    dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
+    dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens));
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, p->net->hp.n_embd);
         const int piece = i % n_pieces;
@@ -110,7 +110,7 @@ void dw_many_add_product(const dw_step *s, const float *v, int ldv, const dw_ten
               n_pieces = count(n_rows, rows);
     const float *b = dw_floats(bias);
     const dw_gemm_form form = dw_many_pack(s, s->shared, (dw_many_x){v, ldv, p->n_tokens, n, false}, &w, 1);
-    dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
+    dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens));
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, n);
         const int first = i % n_pieces * rows, here = dw_smaller(rows, n_rows - first);
@@ -125,7 +125,7 @@ void dw_many_add_turned(const dw_step *s, const float *v, int ldv, const dw_tens
     const int columns = rows_of_piece(s, n_x, block), n_pieces = count(n_x, columns);
     const float *b = dw_floats(bias);
     const dw_gemm_form form = dw_many_pack(s, s->shared, (dw_many_x){v, ldv, p->n_tokens, n, true}, &w, 1);
-    dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
+    dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens));
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, n);
         const int first = i % n_pieces * columns, here = dw_smaller(columns, n_x - first);
@@ -215,7 +215,7 @@ void dw_many_end_neurons(const dw_many_input *in, int n_counted) {
 
 dw_neuron_pieces dw_neuron_pieces_of(const dw_many_input *in, int n_all) {
     const int rows = rows_of_piece(in->s, n_all, 32), n_each = n_all ? count(n_all, rows) : 1; // 1: writes zeros
-    return (dw_neuron_pieces){dw_pieces_begin(in->s, n_each * n_groups(in->s->p->n_tokens), false), n_all, rows,
+    return (dw_neuron_pieces){dw_pieces_begin(in->s, n_each * n_groups(in->s->p->n_tokens)), n_all, rows,
                               n_each};
 }
 
@@ -252,7 +252,7 @@ static void logits(dw_pass *p, const dw_head *head, int ith) {
     const dw_tensor *w = &p->net->output;
     const int n = head->n, n_vocab = (int)w->ne[1], n_pieces = count(n_vocab, DW_MANY_ROWS);
     const dw_gemm_form form = pack(s, head->hidden, n, &w, 1);
-    dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(n), false);
+    dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(n));
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, n, (int)w->ne[0]);
         const int first = i % n_pieces * DW_MANY_ROWS;
@@ -279,7 +279,7 @@ static void logprobs(dw_pass *p, const dw_head *head, int ith) {
     tile_sum *sums = (tile_sum *)(void *)(s->shared + dw_gemm_pack_bytes(n, (int)w->ne[0])); // (n_tiles, n)
     float *target_logit = (float *)(void *)(sums + (size_t)n_tiles * (size_t)n);             // (n)
     const dw_gemm_form form = pack(s, head->hidden, n, &w, 1);
-    dw_pieces pieces = dw_pieces_begin(s, n_tiles * n_groups(n), false);
+    dw_pieces pieces = dw_pieces_begin(s, n_tiles * n_groups(n));
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_tiles, n, (int)w->ne[0]);
         const int tile = i % n_tiles, first = tile * DW_MANY_ROWS, rows = dw_smaller(DW_MANY_ROWS, n_vocab - first);

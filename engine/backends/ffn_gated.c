@@ -211,7 +211,7 @@ static void walk_shares(dw_walk *k) {
     const shares of = shares_of(s, k->w);
     const int tail = of.own * s->n_threads, n = of.n_pieces - tail;
     walk(k, &of, of.own * s->ith, of.own * (s->ith + 1), dw_walk_sum(s, s->ith));
-    dw_pieces pieces = dw_pieces_begin(s, of.n_tail, false);
+    dw_pieces pieces = dw_pieces_begin(s, of.n_tail);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;)
         walk(k, &of, tail + n * i / of.n_tail, tail + n * (i + 1) / of.n_tail, dw_walk_sum(s, s->n_threads + i));
 }
