@@ -9,17 +9,18 @@
 
 enum { MAX_N = 6400, ROWS = 7, TEXT = 128 };
 
-/* Packed value i of a record. */
-static double value_in(const record *r, dw_act_form form, int i) {
-    if (form == DW_ACT_INT8) return (double)r->block[i / 32].scale * r->q[piece_place(i / 16) + i % 16];
-    return (double)r->lane.scale[i / 32 * 2] * r->q[i % 32 / 8 * 64 + i / 32 * 8 + i % 8];
+/* Packed value i of a vector. */
+static double value_in(const uint8_t *act, dw_act_form form, int i) {
+    const int block = i % RECORD / 32;
+    const record *r = (const record *)act + i / RECORD;
+    const quarters *q = (const quarters *)act + i / RECORD;
+    if (form == DW_ACT_F32) return (double)((const float *)act)[i];
+    if (form == DW_ACT_INT8) return (double)r->block[block].scale * r->q[piece_place(i % RECORD / 16) + i % 16];
+    return (double)q->block[block].scale * q->q[i % 32 / 8 * 64 + block * 8 + i % 8];
 }
 
-/* The packed activations' values, in order. */
 static void unpacked(dw_act_form form, const uint8_t *act, int n, double *x) {
-    for (int i = 0; i < n; i++)
-        x[i] = form == DW_ACT_F32 ? (double)((const float *)act)[i]
-                                  : value_in((const record *)act + i / RECORD, form, i % RECORD);
+    for (int i = 0; i < n; i++) x[i] = value_in(act, form, i);
 }
 
 static const char *text_of(const dw_dot_kernel *k, int n, int n_cols) {
@@ -162,25 +163,27 @@ static void scale_sums_of_avx2(record *r) {
     memcpy(r->sum16, sum16, sizeof sum16);
 }
 
-/* Both orders of int8 records hold the same numbers. */
+/* Both orders of int8 values hold the same numbers and sums. */
 static void orders_agree(const record *r, const float *x, int n) {
-    static _Alignas(64) record by_quarters[8];
+    static _Alignas(64) quarters by_quarters[8];
     if (!dw_level_usable(DW_AVX512)) return test_skip("this machine lacks 'avx512'");
     dw_act_pack(DW_AVX512, DW_ACT_INT8_QUARTERS, x, n, (uint8_t *)by_quarters);
-    for (int lane = 0; lane < n / 16; lane++) { // half a block: the first or the last 4 of every 8 values
-        const record *from = r + lane / 16, *q = by_quarters + lane / 16;
-        int sum = 0;
-        for (int k = 0; k < 16; k++) {
-            const int i = lane % 16 / 2 * 32 + k / 4 * 8 + lane % 2 * 4 + k % 4;
-            const double expected = value_in(from, DW_ACT_INT8, i), got = value_in(q, DW_ACT_INT8_QUARTERS, i);
-            CHECK(got == expected || (isnan(got) && isnan(expected)), "value %d: %g, not %g", i, got, expected);
-            sum += from->q[piece_place(i / 16) + i % 16];
-        }
-        CHECK(q->lane.offset[lane % 16] == -8 * sum, "lane %d", lane);
+    for (int i = 0; i < n; i++) {
+        const double expected = value_in((const uint8_t *)r, DW_ACT_INT8, i),
+                     got = value_in((const uint8_t *)by_quarters, DW_ACT_INT8_QUARTERS, i);
+        CHECK(got == expected || (isnan(got) && isnan(expected)), "value %d: %g, not %g", i, got, expected);
     }
-    for (int lane = n / 16; lane % 16; lane++) {
-        const record *last = by_quarters + lane / 16;
-        CHECK(last->lane.scale[lane % 16] == 0 && last->lane.offset[lane % 16] == 0, "lane %d is filled up", lane);
+    for (int i = 0; i < (n + RECORD - 1) / RECORD; i++, r++) { // the last one is filled up with zeros
+        const quarters *q = &by_quarters[i];
+        CHECK(!memcmp(q->block, r->block, sizeof q->block) && !memcmp(q->sum16, r->sum16, sizeof q->sum16));
+        for (int lane = 0; lane < 16; lane++) { // half a block: the first or the last 4 of every 8 values
+            int sum = 0;
+            for (int k = 0; k < 16; k++) {
+                const int at = lane / 2 * 32 + k / 4 * 8 + lane % 2 * 4 + k % 4;
+                sum += r->q[piece_place(at / 16) + at % 16];
+            }
+            CHECK(q->offset[lane] == -8 * sum, "record %d, lane %d: %d, not -8 * %d", i, lane, q->offset[lane], sum);
+        }
     }
 }
 

@@ -15,7 +15,7 @@
 
 size_t dw_act_bytes(dw_act_form form, int n) {
     if (form == DW_ACT_F32) return ((size_t)n * sizeof(float) + 63) / 64 * 64;
-    return (size_t)(n + RECORD - 1) / RECORD * sizeof(record);
+    return (size_t)(n + RECORD - 1) / RECORD * (form == DW_ACT_INT8 ? sizeof(record) : sizeof(quarters));
 }
 
 // Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
@@ -52,7 +52,7 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
     record *r = (record *)act;
 #if defined(__x86_64__)
     dw_assert(form == DW_ACT_INT8 || level >= DW_AVX512);
-    if (form == DW_ACT_INT8_QUARTERS) return dw_act_pack_quarters(x, n, r);
+    if (form == DW_ACT_INT8_QUARTERS) return dw_act_pack_quarters(x, n, (quarters *)act);
     if (level >= DW_AVX512) return dw_act_pack_avx512(x, n, r);
     if (level == DW_AVX2) return dw_act_pack_avx2(x, n, r);
 #endif

@@ -10,10 +10,11 @@
  *   sum16  for each 16 values: scale * (sum of q)
  *   lane_sum16  in its place, where AVX2 packs: the sums of q, the blocks in the order of its lanes, 0 1 4 5 2 3 6 7
  *
- * DW_ACT_INT8_QUARTERS has another order, in which a lane of 32 bits serves half a block, and eight blocks one vector:
+ * DW_ACT_INT8_QUARTERS has another order, `quarters`, in which two lanes of 32 bits serve a block, and one vector eight:
  *
  *   q       q[64k + 8b + i] is value 8k + i of block b, for k < 4
- *   lane    for lanes 2b and 2b + 1: block b's scale, and -8 * (sum of q of the lane, over k): the offset of Q4_0
+ *   block, sum16   as above
+ *   offset  for lanes 2b and 2b + 1: -8 * (sum of their q over k), what the offset 8 of Q4_0 adds to u . q
  *
  * With weights w = d u - m (u unsigned bytes) a block's product is  d scale (u . q) - m sum.  So the offset of a type
  * (8, 128, or its own minimum) costs one or two operations for eight blocks.
@@ -28,25 +29,26 @@
 
 enum { RECORD = 256, PIECES = RECORD / 16, BLOCKS = RECORD / 32 };
 
+typedef struct scale_and_sum {
+    float scale, sum;
+} scale_and_sum;
+
 typedef struct record {
     int8_t q[RECORD];
+    scale_and_sum block[BLOCKS];
     union {
-        struct {
-            struct {
-                float scale, sum;
-            } block[BLOCKS];
-            union {
-                float sum16[PIECES];
-                int16_t lane_sum16[PIECES];
-            };
-        };
-        struct {
-            float scale[2 * BLOCKS];
-            int32_t offset[2 * BLOCKS];
-        } lane;
+        float sum16[PIECES];
+        int16_t lane_sum16[PIECES];
     };
 } record;
-_Static_assert(sizeof(record) == 384, "records keep columns aligned to 64 bytes");
+
+typedef struct quarters {
+    int8_t q[RECORD];
+    scale_and_sum block[BLOCKS];
+    float sum16[PIECES];
+    int32_t offset[2 * BLOCKS];
+} quarters;
+_Static_assert(sizeof(record) == 384 && sizeof(quarters) == 448, "records keep columns aligned to 64 bytes");
 
 // Where q holds the 16 values of piece k (values 16k..16k+15 of the record).
 static inline int piece_place(int k) {
@@ -139,7 +141,8 @@ FLOAT_TYPES(DECLARE)
 #undef DECLARE
 
 // Types whose kernels need VBMI and take DW_ACT_INT8_QUARTERS
-#define VBMI_TYPES(X) X(DW_Q4_0, q4_0) X(DW_IQ4_NL, iq4_nl)
+#define VBMI_TYPES(X)                                                                                                  \
+    X(DW_Q4_0, q4_0) X(DW_IQ4_NL, iq4_nl) X(DW_Q2_K, q2_k) X(DW_Q3_K, q3_k) X(DW_Q4_K, q4_k) X(DW_Q5_K, q5_k)
 #define DECLARE(type, suffix) void dw_dot_vbmi_##suffix(const dw_dot_job *job);
 VBMI_TYPES(DECLARE)
 #undef DECLARE
@@ -173,6 +176,6 @@ static inline void set_block_sums(record *r, int block, float scale, const int s
 
 void dw_act_pack_avx2(const float *x, int n, record *act);
 void dw_act_pack_avx512(const float *x, int n, record *act);
-void dw_act_pack_quarters(const float *x, int n, record *act);
+void dw_act_pack_quarters(const float *x, int n, quarters *act);
 
 #endif

@@ -218,6 +218,7 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
 /* ---- rows of each type --------------------------------------------------------------------------------- */
 
 typedef __m256 vf;
+typedef record act_record;
 #include "backends/kernels_dot_rows.inc"
 
 // Defines dw_dot_avx2_q4_0, dw_dot_avx2_q8_0, .., dw_dot_avx2_f16, ..: one for each row of the two lists.

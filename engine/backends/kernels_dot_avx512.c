@@ -5,6 +5,8 @@
 #if defined(__x86_64__)
 #include "backends/kernels_weights_avx512.h"
 
+#include <string.h>
+
 /* ---- the template -------------------------------------------------------------------------------------- */
 
 INLINE __m512 scaled(__m512i dots, __m512 scale, __m512i pick, __m512 sum) {
@@ -114,6 +116,7 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
 
 /* ---- rows of each type --------------------------------------------------------------------------------- */
 
+typedef record act_record;
 #include "backends/kernels_dot_rows.inc"
 
 // Defines dw_dot_avx512_q4_0, dw_dot_avx512_q8_0, .., dw_dot_avx512_f16, ..: one for each row of the two lists.
@@ -154,23 +157,36 @@ TARGET void dw_act_pack_avx512(const float *x, int n, record *act) {
     }
 }
 
-TARGET void dw_act_pack_quarters(const float *x, int n, record *act) {
-    for (record *r = act; n > 0; n -= RECORD, r++) {
-        *r = (record){0};
+// Sums of u * q over quarters first and first + 1.
+INLINE __m512i dot_two(const quarters *r, __m512i u, int first) {
+    return dot_bytes(dot_bytes(_mm512_setzero_si512(), u, r->q + 64 * first), u, r->q + 64 * first + 64);
+}
+
+// Each lane plus its neighbour, the other lane of its block.
+INLINE __m512i plus_neighbour(__m512i x) { return _mm512_add_epi32(x, _mm512_shuffle_epi32(x, _MM_PERM_CDAB)); }
+
+TARGET void dw_act_pack_quarters(const float *x, int n, quarters *act) {
+    const __mmask16 odd = 0xaaaa;
+    for (quarters *r = act; n > 0; n -= RECORD, r++) {
+        _Alignas(64) float twice[2 * BLOCKS] = {0};
+        memset(r->q, 0, sizeof r->q);
         for (int block = 0; block < BLOCKS && 32 * block < n; block++, x += 32) {
             const __m512 half[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
             const act_scale s = scale_of(largest_bits(half[0], half[1]));
-            r->lane.scale[2 * block] = r->lane.scale[2 * block + 1] = s.scale;
+            twice[2 * block] = twice[2 * block + 1] = s.scale;
             for (int k = 0; k < 2 && s.finite; k++) { // a zero has inverse 0
                 const __m128i q = _mm512_cvtepi32_epi8(rounded(half[k], s.inverse));
                 _mm_storel_epi64((__m128i *)(r->q + 128 * k + 8 * block), q);
                 _mm_storeh_pd((double *)(r->q + 128 * k + 64 + 8 * block), _mm_castsi128_pd(q));
             }
         }
-        __m512i eightfold = _mm512_setzero_si512();
-        for (int k = 0; k < 4; k++)
-            eightfold = _mm512_dpbusd_epi32(eightfold, _mm512_set1_epi8(8), _mm512_load_si512(r->q + 64 * k));
-        _mm512_store_si512(r->lane.offset, _mm512_sub_epi32(_mm512_setzero_si512(), eightfold));
+        const __m512 scale = _mm512_load_ps(twice);
+        const __m512i one = _mm512_set1_epi8(1), lanes[2] = {dot_two(r, one, 0), dot_two(r, one, 2)};
+        const __m512i first = plus_neighbour(lanes[0]), last = plus_neighbour(lanes[1]); // 16 values
+        const __m512 block_sum = _mm512_cvtepi32_ps(_mm512_add_epi32(first, last));
+        _mm512_store_ps(r->block, _mm512_mask_mul_ps(scale, odd, scale, block_sum));
+        _mm512_store_ps(r->sum16, _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_mask_mov_epi32(first, odd, last))));
+        _mm512_store_si512(r->offset, _mm512_mullo_epi32(_mm512_add_epi32(lanes[0], lanes[1]), _mm512_set1_epi32(-8)));
     }
 }
 #endif

@@ -1,11 +1,25 @@
-/* kernels_dot_vbmi.c - dot rows with AVX-512 VNNI and VBMI, for blocks of 32 nibbles with one scale (18 bytes).
+/* kernels_dot_vbmi.c - dot rows with AVX-512 VNNI and VBMI, for Q4_0, IQ4_NL and K-quants.
  *
- * A permutation of bytes takes 8 bytes of four blocks from one load.  So eight blocks are two vectors, whose lanes of 32
- * bits belong to half a block each (DW_ACT_INT8_QUARTERS); their products are one chain, which begins with the offset and
- * ends at the scales without another permutation.  A record of Q4_0 takes 21 vector operations instead of 29. */
+ * In each vector of weights and activations two lanes of 32 bits belong to a block (DW_ACT_INT8_QUARTERS).  So the products
+ * of 256 weights are one chain, or two with a scale for 16, and meet their scales without another permutation.
+ *   - Blocks of 18 bytes: a permutation of bytes takes 8 bytes of four blocks from one load, and two make eight blocks.
+ *     The chain begins with the offset.
+ *   - Superblocks: a permutation brings 8 bytes to each block; the block's bits stay where they are in their bytes.  Sums
+ *     are then too large by a power of two, which belongs to the lane and is corrected once a row.
+ *   - Scales of 6 bits are cut out of their 12 bytes by two VPMULTISHIFTQB.
+ * Vector operations of 256 weights, here and in kernels_dot_avx512.c: Q4_0 21, 29; Q2_K 31, 41; Q3_K 41, 48 and some 15
+ * scalar ones; Q4_K 26, 29 and 13; Q5_K 36, 39 and 13.  (Q6_K in this form: 43 instead of 47, no faster.) */
 #if defined(__x86_64__)
 #define TARGET __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi")))
 #include "backends/kernels_weights_avx512.h"
+
+typedef quarters act_record;
+
+/* Keeps what is used twice in a register; compilers would load it twice, as an operand.  (Decode in Q4_0 without it: base
+ * 0.97, mini 0.96.) */
+#define in_register(x) __asm__("" : "+v"(x))
+
+/* ---- blocks of 32: two vectors of nibbles ------------------------------------------------------------------ */
 
 enum { BLOCK_BYTES = 18, HALF_BYTES = 4 * BLOCK_BYTES };
 
@@ -15,7 +29,7 @@ INLINE __m512i load_some(const uint8_t *p, int n_bytes) {
     return _mm512_maskz_loadu_epi8(n_bytes > 0 ? ~0ull >> (64 - n_bytes) : 0, p);
 }
 
-// 8 bytes at `from` of each of eight blocks: of four in `low` and four in `high`.
+// 8 bytes of each of eight blocks: of four in `low` and four in `high`.
 INLINE __m512i eight_of_each(__m512i low, __m512i high) {
     const __m512i first = _mm512_setr_epi64(0x0908070605040302, 0x1b1a191817161514, 0x2d2c2b2a29282726, 0x3f3e3d3c3b3a3938,
                                             0x0908070605040302, 0x1b1a191817161514, 0x2d2c2b2a29282726, 0x3f3e3d3c3b3a3938);
@@ -35,31 +49,193 @@ INLINE __m512i bytes_of(dw_qtype type, __m512i nibbles) {
     return type == DW_Q4_0 ? nibbles : _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), nibbles);
 }
 
-INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
-                       __m512 *sum, __m512 *off) {
+/* ---- superblocks: scales ----------------------------------------------------------------------------------- */
+
+/* A number of up to 8 bits for each lane of 32 bits, from two places: `order` puts source bytes into each pair of lanes;
+ * 8 bits of the pair are taken from bit `low` (high) on, and masked.  Bytes of `low`, `high` and the masks are those of the
+ * result. */
+INLINE __m512i packed_numbers(const uint8_t *p, __m512i order, __m512i low, __m512i of_low, __m512i high, __m512i of_high) {
+    const __m512i bytes = _mm512_permutexvar_epi8(order, _mm512_castsi128_si512(load128(p)));
+    const __m512i highs = _mm512_and_si512(_mm512_multishift_epi64_epi8(high, bytes), of_high);
+    enum { OR_AND = 0xf8 }; // a | (b & c)
+    return _mm512_ternarylogic_epi32(highs, _mm512_multishift_epi64_epi8(low, bytes), of_low, OR_AND);
+}
+
+// a for the pairs of lanes of blocks 0 to 3, b for those of blocks 4 to 7.
+INLINE __m512i halves(long long a, long long b) { return _mm512_setr_epi64(a, a, a, a, b, b, b, b); }
+
+// Scales and minima of Q4_K and Q5_K: d, m of each block.
+INLINE __m512 scales_and_minima(const uint8_t *p) {
+    const __m512i order =
+        _mm512_setr_epi64(0x0804, 0x0905, 0x0a06, 0x0b07, 0x08040c0c, 0x09050d0d, 0x0a060e0e, 0x0b070f0f);
+    const __m512i numbers = packed_numbers(p, order, halves(0x0800000000, 0x0c00000000), halves(0x3f0000003f, 0x0f0000000f),
+                                           _mm512_set1_epi64(0x1a00000012), halves(0, 0x3000000030));
+    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_set1_epi32((int)dw_le32(p))), _mm512_cvtepi32_ps(numbers));
+}
+
+// The scales of the 16 pieces of Q3_K, without d.  (16 bytes from p + 96 on would end after the superblock.)
+INLINE __m512 scales_of_q3_k(const uint8_t *p) {
+    const __m512i order = _mm512_setr_epi64(0x0b030a02, 0x0d050c04, 0x0b070a06, 0x0d090c08, 0x0b030a02, 0x0d050c04,
+                                            0x0b070a06, 0x0d090c08);
+    const __m512i high = _mm512_setr_epi64(0x1400000004, 0x1400000004, 0x1600000006, 0x1600000006, 0x1800000008,
+                                           0x1800000008, 0x1a0000000a, 0x1a0000000a);
+    const __m512i numbers = packed_numbers(p + 94, order, halves(0x1000000000, 0x1400000004), halves(0x0f0000000f, 0x0f0000000f),
+                                           high, halves(0x3000000030, 0x3000000030));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(numbers, _mm512_set1_epi32(32)));
+}
+
+/* ---- a record ---------------------------------------------------------------------------------------------- */
+
+/* Unsigned bytes in the order of q, and `bits`, further bytes with one more bit of each weight.  Both keep the bits where the
+ * superblock has them, so block b's are too large by a power of two, and its lanes of a sum are, too; add_off corrects that,
+ * once a row. */
+typedef struct unpacked {
+    __m512i quarter[4], bits[4];
+    __m512 d, m; // scales: of blocks; of pieces of 16 (Q2_K: and of their sums); or interleaved d, m of blocks
+} unpacked;
+
+INLINE bool has_minima(dw_qtype type) { return type == DW_Q4_K || type == DW_Q5_K; }
+INLINE bool has_bits(dw_qtype type) { return type == DW_Q3_K || type == DW_Q5_K; }
+
+INLINE __m512 by_block(float b0, float b1, float b2, float b3, float b4, float b5, float b6, float b7) {
+    return _mm512_setr_ps(b0, b0, b1, b1, b2, b2, b3, b3, b4, b4, b5, b5, b6, b6, b7, b7);
+}
+
+// What corrects a sum of quarters, and one of bits.
+INLINE __m512 quarters_in_place(dw_qtype type) {
+    if (has_minima(type)) return by_block(1, 0x1p-4f, 1, 0x1p-4f, 1, 0x1p-4f, 1, 0x1p-4f);
+    return by_block(1, 0x1p-2f, 0x1p-4f, 0x1p-6f, 1, 0x1p-2f, 0x1p-4f, 0x1p-6f);
+}
+
+INLINE __m512 bits_in_place(dw_qtype type) {
+    const float one = type == DW_Q3_K ? -4 : 16;
+    return _mm512_mul_ps(_mm512_set1_ps(one), by_block(1, 0x1p-1f, 0x1p-2f, 0x1p-3f, 0x1p-4f, 0x1p-5f, 0x1p-6f, 0x1p-7f));
+}
+
+// The same 8 bits in all bytes of a block.
+INLINE __m512i block_masks(uint8_t b0, uint8_t b1, uint8_t b2, uint8_t b3, uint8_t b4, uint8_t b5, uint8_t b6, uint8_t b7) {
+    const long long all = 0x0101010101010101;
+    return _mm512_mullo_epi64(_mm512_setr_epi64(b0, b1, b2, b3, b4, b5, b6, b7), _mm512_set1_epi64(all));
+}
+
+INLINE void unpack_blocks_of_18(dw_qtype type, const uint8_t *p, int n_blocks, unpacked *u) {
     const int n = n_blocks * BLOCK_BYTES;
     __m512i low = load_some(p, n), high = load_some(p + HALF_BYTES, n - HALF_BYTES);
-    __asm__("" : "+v"(low), "+v"(high)); // in registers: each is used twice (decode of base 1.03, of mini 1.04)
+    in_register(low);
+    in_register(high);
     const __m512i a = eight_of_each(low, high),
                   b = eight_of_each(load_some(p + 8, n - 8), load_some(p + HALF_BYTES + 8, n - HALF_BYTES - 8));
     const __m512i fifteen = _mm512_set1_epi8(15);
-    const __m512i quarter[4] = {bytes_of(type, _mm512_and_si512(a, fifteen)), bytes_of(type, _mm512_and_si512(b, fifteen)),
-                                bytes_of(type, _mm512_and_si512(_mm512_srli_epi16(a, 4), fifteen)),
-                                bytes_of(type, _mm512_and_si512(_mm512_srli_epi16(b, 4), fifteen))};
-    const __m512 d = twice_scales(low, high);
-    for (int c = 0; c < n_cols; c++) {
-        const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
-        __m512i dots = _mm512_load_si512(r->lane.offset);
-        if (type == DW_IQ4_NL) dots = _mm512_slli_epi32(dots, 4); // 128 instead of 8
-        for (int k = 0; k < 4; k++) dots = _mm512_dpbusd_epi32(dots, quarter[k], _mm512_load_si512(r->q + 64 * k));
-        sum[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), _mm512_mul_ps(d, _mm512_load_ps(r->lane.scale)), sum[c]);
-    }
-    (void)off;
+    u->quarter[0] = bytes_of(type, _mm512_and_si512(a, fifteen));
+    u->quarter[1] = bytes_of(type, _mm512_and_si512(b, fifteen));
+    u->quarter[2] = bytes_of(type, _mm512_and_si512(_mm512_srli_epi16(a, 4), fifteen));
+    u->quarter[3] = bytes_of(type, _mm512_and_si512(_mm512_srli_epi16(b, 4), fifteen));
+    u->d = twice_scales(low, high);
 }
 
-INLINE __m512 add_off(dw_qtype type, __m512 sum, __m512 off) { // offsets are in the sum
-    (void)type, (void)off;
-    return sum;
+// 32 bytes for two blocks, in each byte a nibble of both.
+INLINE void unpack_nibbles(const uint8_t *p, unpacked *u) {
+    const __m512i first = _mm512_loadu_si512(p), second = _mm512_loadu_si512(p + 64);
+    const __m512i mask = block_masks(15, 0xf0, 15, 0xf0, 15, 0xf0, 15, 0xf0);
+    for (int k = 0; k < 4; k++) {
+        const __m512i from = _mm512_setr_epi64(k, k, 4 + k, 4 + k, 8 + k, 8 + k, 12 + k, 12 + k);
+        u->quarter[k] = _mm512_and_si512(_mm512_permutex2var_epi64(first, from, second), mask);
+    }
+}
+
+// 32 bytes for four blocks, in each byte two bits of all.
+INLINE void unpack_pairs(const uint8_t *p, unpacked *u) {
+    const __m512i mask = block_masks(3, 12, 48, 192, 3, 12, 48, 192);
+    __m512i x = _mm512_loadu_si512(p);
+    in_register(x);
+    u->quarter[0] = _mm512_and_si512(_mm512_permutex_epi64(x, 0x00), mask);
+    u->quarter[1] = _mm512_and_si512(_mm512_permutex_epi64(x, 0x55), mask);
+    u->quarter[2] = _mm512_and_si512(_mm512_permutex_epi64(x, 0xaa), mask);
+    u->quarter[3] = _mm512_and_si512(_mm512_permutex_epi64(x, 0xff), mask);
+}
+
+// 32 bytes for eight blocks, in each byte a bit of all; or those that are not set.
+INLINE void unpack_bits(const uint8_t *p, bool set, unpacked *u) {
+    const __m512i mask = block_masks(1, 2, 4, 8, 16, 32, 64, 128);
+    for (int k = 0; k < 4; k++) {
+        const __m512i x = _mm512_set1_epi64((long long)dw_le64(p + 8 * k));
+        u->bits[k] = set ? _mm512_and_si512(x, mask) : _mm512_andnot_si512(x, mask);
+    }
+}
+
+INLINE void unpack_record(dw_qtype type, const uint8_t *p, int n_blocks, unpacked *u) {
+    __m512i s;
+    __m512 both;
+    switch (type) {
+    case DW_Q4_K:
+    case DW_Q5_K:
+        unpack_nibbles(p + (has_bits(type) ? 48 : 16), u);
+        if (has_bits(type)) unpack_bits(p + 16, true, u);
+        u->d = scales_and_minima(p);
+        return;
+    case DW_Q2_K:
+        unpack_pairs(p + 16, u);
+        s = _mm512_cvtepu8_epi32(load128(p));
+        both = _mm512_cvtph_ps(_mm256_set1_epi32((int)dw_le32(p + 80)));
+        u->d = _mm512_mul_ps(_mm512_moveldup_ps(both), _mm512_cvtepi32_ps(_mm512_and_si512(s, _mm512_set1_epi32(15))));
+        u->m = _mm512_mul_ps(_mm512_movehdup_ps(both), _mm512_cvtepi32_ps(_mm512_srli_epi32(s, 4)));
+        return;
+    case DW_Q3_K:
+        unpack_pairs(p + 32, u);
+        unpack_bits(p, false, u); // without a bit, a weight is smaller by 4
+        u->d = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_set1_epi16((short)dw_le16(p + 108))), scales_of_q3_k(p));
+        return;
+    default: unpack_blocks_of_18(type, p, n_blocks, u);
+    }
+}
+
+/* Adds scale * (start + products with quarters first .. end - 1) to sum, and likewise, from 0 on, those of bits to off. */
+INLINE void add_dots(dw_qtype type, const unpacked *u, const quarters *r, __m512i start, int first, int end, __m512 scale,
+                     __m512 *sum, __m512 *off) {
+    __m512i bits = _mm512_setzero_si512();
+    for (int k = first; k < end; k++) {
+        __m512i q = _mm512_load_si512(r->q + 64 * k);
+        if (has_bits(type)) in_register(q);
+        start = _mm512_dpbusd_epi32(start, u->quarter[k], q);
+        if (has_bits(type)) bits = _mm512_dpbusd_epi32(bits, u->bits[k], q);
+    }
+    *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(start), scale, *sum);
+    if (has_bits(type)) *off = _mm512_fmadd_ps(_mm512_cvtepi32_ps(bits), scale, *off);
+}
+
+// off[c] takes sums of bits, or those of Q2_K's minima; sum[c] all else.
+INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quarters *x, size_t act_stride, int n_cols,
+                       __m512 *sum, __m512 *off) {
+    const __m512 minus_m = _mm512_setr_ps(0, -1, 0, -16, 0, -1, 0, -16, 0, -1, 0, -16, 0, -1, 0, -16); // as the quarters
+    const __m512i zero = _mm512_setzero_si512();
+    unpacked u;
+    unpack_record(type, p, n_blocks, &u);
+    for (int c = 0; c < n_cols; c++) {
+        const quarters *r = (const quarters *)((const uint8_t *)x + (size_t)c * act_stride);
+        const __m512 blocks = _mm512_load_ps(r->block); // even lanes: scales; odd: sums
+        if (has_minima(type)) {
+            const __m512 both = _mm512_mul_ps(u.d, blocks);
+            sum[c] = _mm512_fmadd_ps(both, minus_m, sum[c]);
+            add_dots(type, &u, r, zero, 0, 4, _mm512_moveldup_ps(both), &sum[c], &off[c]);
+            continue;
+        }
+        const __m512 scale = _mm512_mul_ps(u.d, _mm512_moveldup_ps(blocks));
+        if (has_scale_of_16(type)) {
+            if (type == DW_Q2_K) off[c] = _mm512_fnmadd_ps(u.m, _mm512_load_ps(r->sum16), off[c]);
+            add_dots(type, &u, r, zero, 0, 2, _mm512_moveldup_ps(scale), &sum[c], &off[c]);
+            add_dots(type, &u, r, zero, 2, 4, _mm512_movehdup_ps(scale), &sum[c], &off[c]);
+            continue;
+        }
+        const __m512i eightfold = _mm512_load_si512(r->offset);
+        add_dots(type, &u, r, type == DW_Q4_0 ? eightfold : _mm512_slli_epi32(eightfold, 4), 0, 4, scale, &sum[c], &off[c]);
+    }
+}
+
+INLINE __m512 add_off(dw_qtype type, __m512 sum, __m512 off) {
+    if (!is_superblock(type)) return sum;
+    sum = _mm512_mul_ps(sum, quarters_in_place(type));
+    if (has_bits(type)) return _mm512_fmadd_ps(off, bits_in_place(type), sum);
+    return type == DW_Q2_K ? _mm512_add_ps(sum, off) : sum;
 }
 
 #define NO_FLOAT_ROWS
