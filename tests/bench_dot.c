@@ -128,7 +128,8 @@ static bool wanted(const dw_dot_kernel *k, char **names, int n_names) {
         const int kind = dw_qtype_by_name(names[i]) ? 0 : 1;
         asked[kind] = true, named[kind] |= !strcasecmp(names[i], of[kind]);
     }
-    return (needs_vbmi(k) ? dw_level_has_vbmi(k->level) : dw_level_usable(k->level)) && (named[0] || !asked[0]) && (named[1] || !asked[1]);
+    const bool usable = needs_vbmi(k) ? dw_level_has_vbmi(k->level) : dw_level_usable(k->level);
+    return usable && (named[0] || !asked[0]) && (named[1] || !asked[1]);
 }
 
 static void run_type(bench *b, const dw_qtype_row *t, int n_rounds, char **names, int n_names) {

@@ -1,4 +1,5 @@
 /* test_backend_cpu.c - every fused step of `cpu` against `ref`, on small nets of random weights of every type. */
+#include "backends/backend_cpu.h"
 #include "backends/kernels.h"
 #include "backends/steps.h"
 #include "build.h"
@@ -434,7 +435,70 @@ static void exact_passes(void) {
     exact_of_type(DW_Q4_K);
 }
 
+/* ---- pieces ---------------------------------------------------------------------------------------------------- */
+
+enum { STEPS = 3000, MOST_PIECES = 600, MOST_THREADS = 8 };
+
+typedef struct sharing {
+    dw_portion portions[MOST_THREADS];
+    atomic_int taken[MOST_PIECES], dealt[MOST_PIECES];
+    dw_pool *pool;
+    int n_wrong;
+} sharing;
+
+static void count(const dw_step *s, const dw_pieces *pieces, sharing *of, int i) {
+    atomic_fetch_add(&of->taken[i], 1);
+    atomic_fetch_add(&of->dealt[dw_pieces_dealt(s, pieces, i)], 1);
+}
+
+/* Some steps have fewer pieces than threads, and now and then a thread begins late. */
+static void share_steps(void *arg, int ith, int n_threads) {
+    sharing *of = arg;
+    const dw_step s = {.ith = ith, .n_threads = n_threads, .portions = of->portions};
+    dw_rng same, own;
+    dw_rng_seed(&same, 1), dw_rng_seed(&own, (uint64_t)ith + 2);
+    for (int k = 0; k < STEPS; k++) {
+        const int n = (int)(dw_rng_next(&same) % (k % 3 ? 12 : MOST_PIECES));
+        for (volatile int wait = dw_rng_next(&own) % 8 ? 0 : 1000; wait > 0;) wait--;
+        dw_pieces pieces = dw_pieces_begin(&s, n);
+        if (k % 2)
+            for (int i; (i = dw_pieces_next(&s, &pieces)) >= 0;) count(&s, &pieces, of, i);
+        else
+            for (dw_run run; dw_pieces_run(&s, &pieces, &run);)
+                for (int i = run.first; i < run.end; i++) count(&s, &pieces, of, i);
+        dw_pool_barrier(of->pool);
+        for (int i = 0; ith == 0 && i < MOST_PIECES; i++) {
+            of->n_wrong += of->taken[i] != (i < n) || of->dealt[i] != (i < n);
+            of->taken[i] = of->dealt[i] = 0;
+        }
+        dw_pool_barrier(of->pool);
+    }
+}
+
+static void pieces_once(void) {
+    for (int n_threads = 1; n_threads <= MOST_THREADS; n_threads += n_threads < 3 ? 1 : 5) {
+        static sharing of;
+        of = (sharing){.pool = dw_pool_new(n_threads, NULL)};
+        REQUIRE(of.pool);
+        dw_pool_run(of.pool, share_steps, &of);
+        CHECK(!of.n_wrong, "%d threads: %d pieces were not taken once", n_threads, of.n_wrong);
+        dw_pool_free(of.pool);
+    }
+}
+
+static void pieces_dealt(void) {
+    const dw_step s = {.n_threads = 3};
+    const dw_pieces pieces = {.n = 8}; // parts 0 1, 2 3 4, 5 6 7
+    const int expected[8] = {0, 3, 1, 4, 6, 2, 5, 7};
+    for (int i = 0; i < 8; i++) {
+        const int got = dw_pieces_dealt(&s, &pieces, i);
+        CHECK(got == expected[i], "piece %d is %d, not %d", i, got, expected[i]);
+    }
+}
+
 static const test_case cases[] = {
+    {"every piece of a step is taken once, by whatever thread, also when threads begin late", pieces_once},
+    {"pieces are dealt to the threads in turn", pieces_dealt},
     {"every type has a bound", every_type_has_a_bound},
     {"every step of cpu equals ref within the type's bound, at every level, inside its scratch", every_step},
     {"steps share their work among any number of threads", shares_of_threads},

@@ -25,19 +25,18 @@ static void unpacked(dw_act_form form, const uint8_t *act, int n, double *x) {
 
 static const char *text_of(const dw_dot_kernel *k, int n, int n_cols) {
     static char text[TEXT];
-    snprintf(text, sizeof text, "%s at %s, n %d, %d columns", dw_qtype_get(k->type)->name, dw_level_names[k->level], n,
-             n_cols);
+    snprintf(text, sizeof text, "%s at %s%s, n %d, %d columns", dw_qtype_get(k->type)->name, dw_level_names[k->level],
+             k == &dw_dot_vbmi[k->type] ? " with VBMI" : "", n, n_cols);
     return text;
 }
 
 /* Largest accepted relative RMS error: against the packed activations, and against those that were packed. */
 static const struct {
-    dw_act_form form;
     double packed, exact;
 } bounds[] = {
-    [DW_ACT_F32] = {DW_ACT_F32, 2e-6, 2e-6},
-    [DW_ACT_INT8] = {DW_ACT_INT8, 1e-5, 1.5e-2},
-    [DW_ACT_INT8_QUARTERS] = {DW_ACT_INT8_QUARTERS, 1e-5, 1.5e-2},
+    [DW_ACT_F32] = {2e-6, 2e-6},
+    [DW_ACT_INT8] = {1e-5, 1.5e-2},
+    [DW_ACT_INT8_QUARTERS] = {1e-5, 1.5e-2},
 };
 
 /* Multiplies ROWS random rows with n_cols columns that are `size` large, and compares. */
@@ -166,8 +165,11 @@ static void scale_sums_of_avx2(record *r) {
 /* Both orders of int8 values hold the same numbers and sums. */
 static void orders_agree(const record *r, const float *x, int n) {
     static _Alignas(64) quarters by_quarters[8];
+    const uint8_t *end = (const uint8_t *)by_quarters + dw_act_bytes(DW_ACT_INT8_QUARTERS, n);
     if (!dw_level_usable(DW_AVX512)) return test_skip("this machine lacks 'avx512'");
+    memset(by_quarters, 0xee, sizeof by_quarters);
     dw_act_pack(DW_AVX512, DW_ACT_INT8_QUARTERS, x, n, (uint8_t *)by_quarters);
+    CHECK(*end == 0xee);
     for (int i = 0; i < n; i++) {
         const double expected = value_in((const uint8_t *)r, DW_ACT_INT8, i),
                      got = value_in((const uint8_t *)by_quarters, DW_ACT_INT8_QUARTERS, i);
@@ -259,6 +261,9 @@ static void amx_needs_all(void) {
     less = all;
     less.state &= ~0x60000u; // tiles are not saved
     CHECK(!dw_level_runs_on(DW_AMX, &less));
+    less = all;
+    less.leaf7_c &= ~(1u << 1); // AVX512_VBMI
+    CHECK(dw_vbmi_runs_on(&all) && !dw_vbmi_runs_on(&less) && dw_level_runs_on(DW_AMX, &less));
     CHECK(!dw_level_runs_on(DW_AVX2, &(dw_cpu_words){0}) && dw_level_runs_on(DW_PORTABLE, &(dw_cpu_words){0}));
 }
 
@@ -270,12 +275,14 @@ static void found(void) {
             CHECK(k->type == t->id && k->level <= (dw_level)l &&
                       (l > DW_AVX512 || k->level == (dw_level)l || !k->level),
                   "%s", t->name);
+            const bool has_vbmi = dw_dot_vbmi[t->id].rows && dw_level_has_vbmi((dw_level)l);
+            CHECK((k == &dw_dot_vbmi[t->id]) == has_vbmi, "%s at %s", t->name, dw_level_names[l]);
         }
 }
 
 static const test_case cases[] = {
     {"a level is in force only where the machine has it", levels},
-    {"amx needs AVX512_BF16, AMX_INT8 and saved tiles", amx_needs_all},
+    {"amx needs AVX512_BF16, AMX_INT8 and saved tiles; some rows need AVX512_VBMI", amx_needs_all},
     {"every type has a row at every level", found},
     {"all levels pack activations alike, to the nearest step", packing_agrees},
     {"packing changes normal values by half a percent", packing_error},

@@ -50,7 +50,7 @@ static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
     const size_t scratch = scratch_bytes(p->net), piece = piece_bytes(hp);
     dw_portion *portions = dw_layout_take(a, (size_t)p->n_threads, sizeof *portions);
     for (int i = 0; i < p->n_threads; i++) {
-        c->step[i].portion = portions;
+        c->step[i].portions = portions;
         c->step[i].scratch = dw_layout_take(a, 1, scratch);
         c->step[i].out = dw_layout_take(a, 1, piece);
         c->step[i].out2 = dw_layout_take(a, 1, piece);
@@ -61,25 +61,24 @@ static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
 
 /* ---- pieces ------------------------------------------------------------------------------------------------- */
 
-enum { TAG_SHIFT = 48, PIECE_BITS = 24, MAX_PIECES = (1 << PIECE_BITS) - 1 };
+enum { TAG_SHIFT = 62, NEXT_SHIFT = 31 };
 
 static uint64_t left_of(uint64_t tag, int next, int end) {
-    return tag << TAG_SHIFT | (uint64_t)next << PIECE_BITS | (uint64_t)end;
+    return tag << TAG_SHIFT | (uint64_t)next << NEXT_SHIFT | (uint64_t)end;
 }
 
 // What `seen` says of thread i's part.
 static dw_run left_in(const dw_step *s, const dw_pieces *pieces, uint64_t seen, int i) {
     if (seen >> TAG_SHIFT != pieces->tag)
         return (dw_run){dw_share(pieces->n, i, s->n_threads), dw_share(pieces->n, i + 1, s->n_threads)};
-    return (dw_run){(int)(seen >> PIECE_BITS & MAX_PIECES), (int)(seen & MAX_PIECES)};
+    return (dw_run){(int)(seen >> NEXT_SHIFT & INT32_MAX), (int)(seen & INT32_MAX)};
 }
 
 dw_pieces dw_pieces_begin(const dw_step *s, int n) {
-    dw_portion *own = &s->portion[s->ith];
-    dw_assert(n <= MAX_PIECES);
-    const dw_pieces pieces = {.n = n, .tag = ++own->n_steps & 0xffff};
-    uint64_t seen = atomic_load_explicit(&own->left, memory_order_relaxed); // written even if empty: tags come again
-    if (seen >> TAG_SHIFT != pieces.tag) {
+    dw_portion *own = &s->portions[s->ith];
+    const dw_pieces pieces = {.n = n, .tag = ++own->n_steps & 1};
+    uint64_t seen = atomic_load_explicit(&own->left, memory_order_relaxed);
+    if (seen >> TAG_SHIFT != pieces.tag) { // written even if it is empty: its tag must never be two steps old
         const dw_run all = left_in(s, &pieces, seen, s->ith);
         atomic_compare_exchange_strong_explicit(&own->left, &seen, left_of(pieces.tag, all.first, all.end),
                                                 memory_order_relaxed, memory_order_relaxed);
@@ -89,7 +88,7 @@ dw_pieces dw_pieces_begin(const dw_step *s, int n) {
 
 // Takes pieces of thread i's part: the first `most` that may be taken at once, or the last one.  False: it is empty.
 static bool take(const dw_step *s, const dw_pieces *pieces, int i, int most, dw_run *run) {
-    atomic_uint_fast64_t *left = &s->portion[i].left;
+    atomic_uint_fast64_t *left = &s->portions[i].left;
     const int tenth = dw_larger(pieces->n / s->n_threads / 10, 1);
     uint64_t seen = atomic_load_explicit(left, memory_order_relaxed), rest;
     do {
@@ -115,6 +114,14 @@ static bool next_run(const dw_step *s, dw_pieces *pieces, int most, dw_run *run)
 int dw_pieces_next(const dw_step *s, dw_pieces *pieces) {
     dw_run run;
     return next_run(s, pieces, 1, &run) ? run.first : -1;
+}
+
+int dw_pieces_dealt(const dw_step *s, const dw_pieces *pieces, int i) {
+    int thread = 0;
+    while (dw_share(pieces->n, thread + 1, s->n_threads) <= i) thread++;
+    const int each = pieces->n / s->n_threads, first = dw_share(pieces->n, thread, s->n_threads);
+    // Parts have `each` pieces or one more; first - each * thread of those before have one more.
+    return i - first < each ? (i - first) * s->n_threads + thread : each * s->n_threads + first - each * thread;
 }
 
 bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run) { return next_run(s, pieces, DW_FEW_RUN, run); }
@@ -214,7 +221,8 @@ void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_at
 
     dw_pieces pieces = dw_pieces_begin(s, n_blocks * w->n_head_kv);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
-        const int head = i % w->n_head_kv, block = n_blocks - 1 - i / w->n_head_kv; // the longest first
+        const int number = dw_pieces_dealt(s, &pieces, i);
+        const int head = number % w->n_head_kv, block = n_blocks - 1 - number / w->n_head_kv; // the longest first
         int first = 0;
         for (int b = 0; b < block; b++) first = block_end(p, first, most);
         const size_t at = dw_qtype_row_bytes(type, dw_cache_at(p, l, p->seq[first], head, 0)),

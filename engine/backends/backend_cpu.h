@@ -6,16 +6,15 @@
  *         a down, after a predictor's hidden values and in `gathered`.
  *   many  all other passes: all threads pack the tokens once, barrier, then matrix products by pieces of rows.
  *
- * Work is cut into numbered pieces.  In `few` nine tenths of them are divided evenly, a contiguous share for each thread.
- * A share has the same rows for every token, so their pages and cache lines stay with the core.  The last tenth, all
- * pieces of attention and all pieces in `many` are taken from a counter, so that a thread that lost its core takes
- * fewer.  Results do not
- * depend on which thread computes a piece.
+ * Work is cut into numbered pieces, of which each thread has a contiguous part.  In every step of a kind it is the
+ * same, so pages and cache lines of its weights stay with the core.  A thread whose part is empty takes the last pieces
+ * of the others, so that one that lost its core computes fewer.  Results do not depend on which thread computes a
+ * piece.
  *
  * Gated layers (gate_decide.h).  Few tokens: threads walk over the neurons and add the down rows of open ones to a
- * sum, and the down step adds up the sums.  There is one sum for each thread's share and one for each piece of the
- * rest, so the order of additions is always the same.  Many tokens: all gates, a decision for each token, all ups;
- * closed neurons are zeros, and down is a product with the transposed matrix (ffn_gated.c).
+ * sum, and the down step adds up the sums.  There is one sum for each thread's share, nine tenths in all, and one for
+ * each piece of the rest, so the order of additions is always the same.  Many tokens: all gates, a decision for each
+ * token, all ups; closed neurons are zeros, and down is a product with the transposed matrix (ffn_gated.c).
  *
  * Memory is laid out and functions are chosen once, when the state is opened: each thread has a dw_step of its own. */
 #ifndef DW_BACKEND_CPU_H
@@ -26,13 +25,13 @@
 
 #include <stdatomic.h>
 
-/* What is left of a thread's part of a step's pieces: next .. end - 1.  The thread takes them from the front, so that it
- * reads weights in their order; others, when their own parts are empty, from the back.  `left` is tagged with the number
- * of the step: with another tag, the whole part is left.  So no thread waits for another to begin.  All zero when a state
- * is opened. */
+/* What is left of a thread's part of a step's pieces, next .. end - 1.  The thread takes them from the front, so that
+ * it reads weights in their order; others take from the back.  `left` has a tag, the lowest bit of the step's number:
+ * with the tag of the step before, all of the part is left.  So no thread waits for another to begin.  All zero when a
+ * state is opened. */
 typedef struct dw_portion {
-    _Alignas(64) atomic_uint_fast64_t left; // 16 bits of tag, 24 of next, 24 of end
-    uint64_t n_steps;                       // that had pieces; only its own thread reads and writes it
+    _Alignas(64) atomic_uint_fast64_t left; // tag, 31 bits of next, 31 of end
+    uint64_t n_steps; // that had pieces; only its own thread reads and writes it
 } dw_portion;
 
 /* Memory that all gated layers share; rows of a smaller layer follow each other without gaps. */
@@ -52,7 +51,7 @@ typedef struct dw_step { // of one thread
     dw_level level;
     const dw_vec *vec;
     dw_reach reach;
-    dw_portion *portion;    // of each thread
+    dw_portion *portions; // of each thread
     uint8_t *scratch;  // this thread's: of a product or of attention, or packed vectors
     float *out, *out2; // this thread's: results of a piece, (tokens, rows)
     uint8_t *shared;   // packed tokens, and after them what the head needs
@@ -73,7 +72,7 @@ static inline void dw_glu(const dw_step *s, float *gate, const float *up, int n,
 
 /* The pieces 0 .. n - 1 of a step as one thread gets them. */
 typedef struct dw_pieces {
-    int n, n_empty; // how many parts were found empty, from the thread's own on
+    int n, n_empty; // pieces; parts that were found empty, from the thread's own on
     uint64_t tag;
 } dw_pieces;
 
@@ -87,12 +86,15 @@ typedef struct dw_rows {
     int first, n;
 } dw_rows;
 
-/* Every thread begins once per step, with the same n; a barrier must follow the step. */
+/* Every thread begins, with the same n.  A barrier must come before the next beginning. */
 dw_pieces dw_pieces_begin(const dw_step *s, int n);
 /* The next piece, or -1: no more. */
 int dw_pieces_next(const dw_step *s, dw_pieces *pieces);
 /* Likewise, up to DW_FEW_RUN of the thread's own pieces at once, but the last tenth one by one; false: no more. */
 bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run);
+/* The number of piece i when all are dealt in turn: threads then begin with the first ones, and parts take equally long
+ * although a piece takes the less time the higher its number. */
+int dw_pieces_dealt(const dw_step *s, const dw_pieces *pieces, int i);
 
 typedef enum dw_head_kind { DW_HEAD_Q, DW_HEAD_K, DW_HEAD_V } dw_head_kind;
 
@@ -141,7 +143,7 @@ static inline int dw_share(int n, int i, int n_shares) { return (int)((size_t)n 
 enum {
     DW_FEW_ROWS = 32,   // of a piece in `few`
     DW_FEW_RUN = 64,    // pieces
-    DW_TAIL_PIECES = 16, // of a gated layer: most pieces that are taken from the counter
+    DW_TAIL_PIECES = 16, // of a gated layer: most pieces of the rest
     DW_MANY_ROWS = 256, // most rows of a piece in `many`, except for wider heads
 };
 

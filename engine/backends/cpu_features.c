@@ -21,7 +21,7 @@ const char *const dw_level_names[DW_N_LEVELS] = {"portable", "avx2", "avx512", "
 static bool usable[DW_N_LEVELS] = {[DW_PORTABLE] = true};
 static bool has_bf16_dots, has_vbmi, is_intel;
 
-enum { LEAF7_C_VBMI = 1 << 1, LEAF7_1_A_AVX512_BF16 = 1 << 5 };
+enum { LEAF7_1_A_AVX512_BF16 = 1 << 5 };
 
 static bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
@@ -46,6 +46,11 @@ bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu) {
                has(cpu->leaf7_1_a, LEAF7_1_A_AVX512_BF16);
     default: return false;
     }
+}
+
+bool dw_vbmi_runs_on(const dw_cpu_words *cpu) {
+    enum { LEAF7_C_VBMI = 1 << 1 };
+    return dw_level_runs_on(DW_AVX512, cpu) && has(cpu->leaf7_c, LEAF7_C_VBMI);
 }
 
 #if defined(__x86_64__)
@@ -78,7 +83,7 @@ static void ask_machine(void) {
     if (a >= 1) __get_cpuid_count(7, 1, &cpu.leaf7_1_a, &b, &c, &d); // a: the number of the last subleaf
     for (dw_level l = DW_AVX2; l < DW_N_LEVELS; l++) usable[l] = dw_level_runs_on(l, &cpu);
     usable[DW_AMX] = usable[DW_AMX] && permit_tiles();
-    has_vbmi = usable[DW_AVX512] && has(cpu.leaf7_c, LEAF7_C_VBMI);
+    has_vbmi = dw_vbmi_runs_on(&cpu);
     has_bf16_dots = usable[DW_AVX512] && has(cpu.leaf7_1_a, LEAF7_1_A_AVX512_BF16);
 }
 

@@ -5,7 +5,7 @@
  * The portable kernels here define the results; kernels_dot_avx2.c, .._avx512.c and .._vbmi.c do the same with vectors.
  * A type that is in none of their lists is decoded, a record at a time, and multiplied as F32.
  *
- * A row's result depends only on the row, the activations and the level, not on other rows or columns of the call. */
+ * A row's result depends only on the row, the activations, the level and VBMI, not on other rows or columns of the call. */
 #include "backends/kernels_dot.h"
 #include "backends/kernels_vec.h"
 
@@ -50,8 +50,8 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
         return;
     }
     record *r = (record *)act;
-#if defined(__x86_64__)
     dw_assert(form == DW_ACT_INT8 || level >= DW_AVX512);
+#if defined(__x86_64__)
     if (form == DW_ACT_INT8_QUARTERS) return dw_act_pack_quarters(x, n, (quarters *)act);
     if (level >= DW_AVX512) return dw_act_pack_avx512(x, n, r);
     if (level == DW_AVX2) return dw_act_pack_avx2(x, n, r);

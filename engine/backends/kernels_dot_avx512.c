@@ -133,7 +133,9 @@ INLINE uint32_t largest_bits(__m512 a, __m512 b) {
                                                     _mm512_and_si512(_mm512_castps_si512(b), magnitude)));
 }
 
-INLINE __m512i rounded(__m512 x, float inverse) { return _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(inverse))); }
+INLINE __m512i rounded(__m512 x, float inverse) {
+    return _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(inverse)));
+}
 
 // Writes rint(x * inverse) of 16 values and returns their sum.
 INLINE int pack_piece(__m512 x, float inverse, int8_t *q) {

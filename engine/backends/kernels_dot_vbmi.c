@@ -1,22 +1,24 @@
 /* kernels_dot_vbmi.c - dot rows with AVX-512 VNNI and VBMI, for Q4_0, IQ4_NL and K-quants.
  *
- * In each vector of weights and activations two lanes of 32 bits belong to a block (DW_ACT_INT8_QUARTERS).  So the products
- * of 256 weights are one chain, or two with a scale for 16, and meet their scales without another permutation.
+ * In each vector of weights and activations two lanes of 32 bits belong to a block (DW_ACT_INT8_QUARTERS).  So the
+ * products of 256 weights are one chain, or two with a scale for 16, and meet their scales without another permutation.
  *   - Blocks of 18 bytes: a permutation of bytes takes 8 bytes of four blocks from one load, and two make eight blocks.
  *     The chain begins with the offset.
- *   - Superblocks: a permutation brings 8 bytes to each block; the block's bits stay where they are in their bytes.  Sums
- *     are then too large by a power of two, which belongs to the lane and is corrected once a row.
+ *   - Superblocks: a permutation brings 8 bytes to each block; the block's bits stay where they are in their bytes.
+ *     Sums are then too large by a power of two, which belongs to the lane and is corrected once a row.
  *   - Scales of 6 bits are cut out of their 12 bytes by two VPMULTISHIFTQB.
- * Vector operations of 256 weights, here and in kernels_dot_avx512.c: Q4_0 21, 29; Q2_K 31, 41; Q3_K 41, 48 and some 15
- * scalar ones; Q4_K 26, 29 and 13; Q5_K 36, 39 and 13.  (Q6_K in this form: 43 instead of 47, no faster.) */
+ *
+ * GB/s here and in kernels_dot_avx512.c, one thread, 1 MB, rows of 3,584, AMX machine (build/bench_dot -t 1 -m 1 vbmi
+ * avx512): Q4_0 33, 28; IQ4_NL 31, 28; Q2_K 18, 15; Q3_K 18, 16; Q4_K 33, 29; Q5_K 30, 29.  (Q6_K in this form: 31, 31.) */
 #if defined(__x86_64__)
-#define TARGET __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi")))
+#define TARGET \
+    __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi")))
 #include "backends/kernels_weights_avx512.h"
 
 typedef quarters act_record;
 
-/* Keeps what is used twice in a register; compilers would load it twice, as an operand.  (Decode in Q4_0 without it: base
- * 0.97, mini 0.96.) */
+/* Keeps what is used twice in a register; compilers would load it twice, as an operand.  (Decode in Q4_0 without it:
+ * base 0.97, mini 0.96.) */
 #define in_register(x) __asm__("" : "+v"(x))
 
 /* ---- blocks of 32: two vectors of nibbles ------------------------------------------------------------------ */
@@ -31,16 +33,16 @@ INLINE __m512i load_some(const uint8_t *p, int n_bytes) {
 
 // 8 bytes of each of eight blocks: of four in `low` and four in `high`.
 INLINE __m512i eight_of_each(__m512i low, __m512i high) {
-    const __m512i first = _mm512_setr_epi64(0x0908070605040302, 0x1b1a191817161514, 0x2d2c2b2a29282726, 0x3f3e3d3c3b3a3938,
-                                            0x0908070605040302, 0x1b1a191817161514, 0x2d2c2b2a29282726, 0x3f3e3d3c3b3a3938);
+    const __m512i first = _mm512_broadcast_i64x4(
+        _mm256_setr_epi64x(0x0908070605040302, 0x1b1a191817161514, 0x2d2c2b2a29282726, 0x3f3e3d3c3b3a3938));
     return _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(first, low), 0xffffffff00000000, first, high);
 }
 
 // The scales of eight blocks, each in two lanes.
 INLINE __m512 twice_scales(__m512i low, __m512i high) {
-    const __m512i at = _mm512_castsi256_si512(_mm256_setr_epi16(0, 0, 9, 9, 18, 18, 27, 27, 0, 0, 9, 9, 18, 18, 27, 27));
-    const __m512i halves = _mm512_mask_permutexvar_epi16(_mm512_permutexvar_epi16(at, low), 0xff00, at, high);
-    return _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+    const __m512i at = _mm512_broadcast_i32x4(_mm_setr_epi16(0, 0, 9, 9, 18, 18, 27, 27));
+    const __m512i twice = _mm512_mask_permutexvar_epi16(_mm512_permutexvar_epi16(at, low), 0xff00, at, high);
+    return _mm512_cvtph_ps(_mm512_castsi512_si256(twice));
 }
 
 // Unsigned bytes; IQ4_NL's are 128 larger than its values.
@@ -51,10 +53,11 @@ INLINE __m512i bytes_of(dw_qtype type, __m512i nibbles) {
 
 /* ---- superblocks: scales ----------------------------------------------------------------------------------- */
 
-/* A number of up to 8 bits for each lane of 32 bits, from two places: `order` puts source bytes into each pair of lanes;
- * 8 bits of the pair are taken from bit `low` (high) on, and masked.  Bytes of `low`, `high` and the masks are those of the
- * result. */
-INLINE __m512i packed_numbers(const uint8_t *p, __m512i order, __m512i low, __m512i of_low, __m512i high, __m512i of_high) {
+/* A number of up to 8 bits for each lane of 32 bits, from two places: `order` puts source bytes into each pair of
+ * lanes; 8 bits of the pair are taken from bit `low` (high) on, and masked.  Bytes of `low`, `high` and the masks are
+ * those of the result. */
+INLINE __m512i packed_numbers(const uint8_t *p, __m512i order, __m512i low, __m512i of_low, __m512i high,
+                              __m512i of_high) {
     const __m512i bytes = _mm512_permutexvar_epi8(order, _mm512_castsi128_si512(load128(p)));
     const __m512i highs = _mm512_and_si512(_mm512_multishift_epi64_epi8(high, bytes), of_high);
     enum { OR_AND = 0xf8 }; // a | (b & c)
@@ -68,27 +71,27 @@ INLINE __m512i halves(long long a, long long b) { return _mm512_setr_epi64(a, a,
 INLINE __m512 scales_and_minima(const uint8_t *p) {
     const __m512i order =
         _mm512_setr_epi64(0x0804, 0x0905, 0x0a06, 0x0b07, 0x08040c0c, 0x09050d0d, 0x0a060e0e, 0x0b070f0f);
-    const __m512i numbers = packed_numbers(p, order, halves(0x0800000000, 0x0c00000000), halves(0x3f0000003f, 0x0f0000000f),
-                                           _mm512_set1_epi64(0x1a00000012), halves(0, 0x3000000030));
-    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_set1_epi32((int)dw_le32(p))), _mm512_cvtepi32_ps(numbers));
+    const __m512i low = halves(0x0800000000, 0x0c00000000), of_low = halves(0x3f0000003f, 0x0f0000000f);
+    const __m512i high = _mm512_set1_epi64(0x1a00000012), of_high = halves(0, 0x3000000030);
+    const __m512i numbers = packed_numbers(p, order, low, of_low, high, of_high);
+    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_broadcastd_epi32(load128(p))), _mm512_cvtepi32_ps(numbers));
 }
 
 // The scales of the 16 pieces of Q3_K, without d.  (16 bytes from p + 96 on would end after the superblock.)
 INLINE __m512 scales_of_q3_k(const uint8_t *p) {
-    const __m512i order = _mm512_setr_epi64(0x0b030a02, 0x0d050c04, 0x0b070a06, 0x0d090c08, 0x0b030a02, 0x0d050c04,
-                                            0x0b070a06, 0x0d090c08);
+    const __m512i order = _mm512_broadcast_i64x4(_mm256_setr_epi64x(0x0b030a02, 0x0d050c04, 0x0b070a06, 0x0d090c08));
+    const __m512i low = halves(0x1000000000, 0x1400000004), of_low = _mm512_set1_epi64(0x0f0000000f);
     const __m512i high = _mm512_setr_epi64(0x1400000004, 0x1400000004, 0x1600000006, 0x1600000006, 0x1800000008,
                                            0x1800000008, 0x1a0000000a, 0x1a0000000a);
-    const __m512i numbers = packed_numbers(p + 94, order, halves(0x1000000000, 0x1400000004), halves(0x0f0000000f, 0x0f0000000f),
-                                           high, halves(0x3000000030, 0x3000000030));
+    const __m512i numbers = packed_numbers(p + 94, order, low, of_low, high, _mm512_set1_epi64(0x3000000030));
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(numbers, _mm512_set1_epi32(32)));
 }
 
 /* ---- a record ---------------------------------------------------------------------------------------------- */
 
-/* Unsigned bytes in the order of q, and `bits`, further bytes with one more bit of each weight.  Both keep the bits where the
- * superblock has them, so block b's are too large by a power of two, and its lanes of a sum are, too; add_off corrects that,
- * once a row. */
+/* Unsigned bytes in the order of q, and `bits`, further bytes with one more bit of each weight.  Both keep the bits
+ * where the superblock has them, so block b's are too large by a power of two, and its lanes of a sum are, too; add_off
+ * corrects that, once a row. */
 typedef struct unpacked {
     __m512i quarter[4], bits[4];
     __m512 d, m; // scales: of blocks; of pieces of 16 (Q2_K: and of their sums); or interleaved d, m of blocks
@@ -109,11 +112,13 @@ INLINE __m512 quarters_in_place(dw_qtype type) {
 
 INLINE __m512 bits_in_place(dw_qtype type) {
     const float one = type == DW_Q3_K ? -4 : 16;
-    return _mm512_mul_ps(_mm512_set1_ps(one), by_block(1, 0x1p-1f, 0x1p-2f, 0x1p-3f, 0x1p-4f, 0x1p-5f, 0x1p-6f, 0x1p-7f));
+    const __m512 place = by_block(1, 0x1p-1f, 0x1p-2f, 0x1p-3f, 0x1p-4f, 0x1p-5f, 0x1p-6f, 0x1p-7f);
+    return _mm512_mul_ps(_mm512_set1_ps(one), place);
 }
 
 // The same 8 bits in all bytes of a block.
-INLINE __m512i block_masks(uint8_t b0, uint8_t b1, uint8_t b2, uint8_t b3, uint8_t b4, uint8_t b5, uint8_t b6, uint8_t b7) {
+INLINE __m512i block_masks(uint8_t b0, uint8_t b1, uint8_t b2, uint8_t b3, uint8_t b4, uint8_t b5, uint8_t b6,
+                           uint8_t b7) {
     const long long all = 0x0101010101010101;
     return _mm512_mullo_epi64(_mm512_setr_epi64(b0, b1, b2, b3, b4, b5, b6, b7), _mm512_set1_epi64(all));
 }
@@ -176,22 +181,24 @@ INLINE void unpack_record(dw_qtype type, const uint8_t *p, int n_blocks, unpacke
     case DW_Q2_K:
         unpack_pairs(p + 16, u);
         s = _mm512_cvtepu8_epi32(load128(p));
-        both = _mm512_cvtph_ps(_mm256_set1_epi32((int)dw_le32(p + 80)));
-        u->d = _mm512_mul_ps(_mm512_moveldup_ps(both), _mm512_cvtepi32_ps(_mm512_and_si512(s, _mm512_set1_epi32(15))));
+        both = _mm512_cvtph_ps(_mm256_broadcastd_epi32(_mm_loadu_si32(p + 80)));
+        u->d = _mm512_mul_ps(_mm512_moveldup_ps(both),
+                             _mm512_cvtepi32_ps(_mm512_and_si512(s, _mm512_set1_epi32(15))));
         u->m = _mm512_mul_ps(_mm512_movehdup_ps(both), _mm512_cvtepi32_ps(_mm512_srli_epi32(s, 4)));
         return;
     case DW_Q3_K:
         unpack_pairs(p + 32, u);
         unpack_bits(p, false, u); // without a bit, a weight is smaller by 4
-        u->d = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_set1_epi16((short)dw_le16(p + 108))), scales_of_q3_k(p));
+        both = _mm512_cvtph_ps(_mm256_set1_epi16((short)dw_le16(p + 108)));
+        u->d = _mm512_mul_ps(both, scales_of_q3_k(p));
         return;
     default: unpack_blocks_of_18(type, p, n_blocks, u);
     }
 }
 
-/* Adds scale * (start + products with quarters first .. end - 1) to sum, and likewise, from 0 on, those of bits to off. */
-INLINE void add_dots(dw_qtype type, const unpacked *u, const quarters *r, __m512i start, int first, int end, __m512 scale,
-                     __m512 *sum, __m512 *off) {
+/* Adds scale * (start + products with quarters first .. end - 1) to sum, scale * (products with their bits) to off. */
+INLINE void add_dots(dw_qtype type, const unpacked *u, const quarters *r, __m512i start, int first, int end,
+                     __m512 scale, __m512 *sum, __m512 *off) {
     __m512i bits = _mm512_setzero_si512();
     for (int k = first; k < end; k++) {
         __m512i q = _mm512_load_si512(r->q + 64 * k);
@@ -206,12 +213,12 @@ INLINE void add_dots(dw_qtype type, const unpacked *u, const quarters *r, __m512
 // off[c] takes sums of bits, or those of Q2_K's minima; sum[c] all else.
 INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quarters *x, size_t act_stride, int n_cols,
                        __m512 *sum, __m512 *off) {
-    const __m512 minus_m = _mm512_setr_ps(0, -1, 0, -16, 0, -1, 0, -16, 0, -1, 0, -16, 0, -1, 0, -16); // as the quarters
+    const __m512 minus_m = _mm512_broadcast_f32x4(_mm_setr_ps(0, -1, 0, -16)); // as the quarters
     const __m512i zero = _mm512_setzero_si512();
     unpacked u;
     unpack_record(type, p, n_blocks, &u);
     for (int c = 0; c < n_cols; c++) {
-        const quarters *r = (const quarters *)((const uint8_t *)x + (size_t)c * act_stride);
+        const quarters *r = (const quarters *)column_at((const uint8_t *)x, act_stride, c);
         const __m512 blocks = _mm512_load_ps(r->block); // even lanes: scales; odd: sums
         if (has_minima(type)) {
             const __m512 both = _mm512_mul_ps(u.d, blocks);
@@ -226,11 +233,13 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quar
             add_dots(type, &u, r, zero, 2, 4, _mm512_movehdup_ps(scale), &sum[c], &off[c]);
             continue;
         }
-        const __m512i eightfold = _mm512_load_si512(r->offset);
-        add_dots(type, &u, r, type == DW_Q4_0 ? eightfold : _mm512_slli_epi32(eightfold, 4), 0, 4, scale, &sum[c], &off[c]);
+        __m512i offset = _mm512_load_si512(r->offset);
+        if (type == DW_IQ4_NL) offset = _mm512_slli_epi32(offset, 4); // 128 instead of 8
+        add_dots(type, &u, r, offset, 0, 4, scale, &sum[c], &off[c]);
     }
 }
 
+/* Sums of superblocks are up to 128 times too large before, so they overflow where the result is 1e36 or so. */
 INLINE __m512 add_off(dw_qtype type, __m512 sum, __m512 off) {
     if (!is_superblock(type)) return sum;
     sum = _mm512_mul_ps(sum, quarters_in_place(type));
