@@ -78,7 +78,7 @@ dw_pieces dw_pieces_begin(const dw_step *s, int n) {
     dw_portion *own = &s->portions[s->ith];
     const dw_pieces pieces = {.n = n, .tag = ++own->n_steps & 1};
     uint64_t seen = atomic_load_explicit(&own->left, memory_order_relaxed);
-    if (seen >> TAG_SHIFT != pieces.tag) { // written even if it is empty: its tag must never be two steps old
+    if (seen >> TAG_SHIFT != pieces.tag) { // written even if it is empty: a tag must not be two steps old
         const dw_run all = left_in(s, &pieces, seen, s->ith);
         atomic_compare_exchange_strong_explicit(&own->left, &seen, left_of(pieces.tag, all.first, all.end),
                                                 memory_order_relaxed, memory_order_relaxed);
@@ -86,7 +86,7 @@ dw_pieces dw_pieces_begin(const dw_step *s, int n) {
     return pieces;
 }
 
-// Takes pieces of thread i's part: the first `most` that may be taken at once, or the last one.  False: it is empty.
+// Takes pieces of thread i's part: of the own one the first, up to `most`; of another's the last one.  False: none left.
 static bool take(const dw_step *s, const dw_pieces *pieces, int i, int most, dw_run *run) {
     atomic_uint_fast64_t *left = &s->portions[i].left;
     const int tenth = dw_larger(pieces->n / s->n_threads / 10, 1);
