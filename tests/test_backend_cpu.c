@@ -488,7 +488,7 @@ static void pieces_once(void) {
 
 static void pieces_dealt(void) {
     const dw_step s = {.n_threads = 3};
-    const dw_pieces pieces = {.n = 8}; // parts 0 1, 2 3 4, 5 6 7
+    const dw_pieces pieces = {.n = 8}; // portions 0 1, 2 3 4, 5 6 7
     const int expected[8] = {0, 3, 1, 4, 6, 2, 5, 7};
     for (int i = 0; i < 8; i++) {
         const int got = dw_pieces_dealt(&s, &pieces, i);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- memory: each thread's own, what is shared --------------------------------------------------------- */
+/* ---- memory: each thread's own, what is shared ------------------------------------------------------------------- */
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
@@ -67,7 +67,7 @@ static uint64_t left_of(uint64_t tag, int next, int end) {
     return tag << TAG_SHIFT | (uint64_t)next << NEXT_SHIFT | (uint64_t)end;
 }
 
-// What `seen` says of thread i's part.
+// The pieces that `seen` leaves in thread i's portion.
 static dw_run left_in(const dw_step *s, const dw_pieces *pieces, uint64_t seen, int i) {
     if (seen >> TAG_SHIFT != pieces->tag)
         return (dw_run){dw_share(pieces->n, i, s->n_threads), dw_share(pieces->n, i + 1, s->n_threads)};
@@ -86,7 +86,7 @@ dw_pieces dw_pieces_begin(const dw_step *s, int n) {
     return pieces;
 }
 
-// Takes pieces of thread i's part: of the own one the first, up to `most`; of another's the last one.  False: none left.
+// Takes pieces of thread i's portion: of the own one the first, up to `most`; of another's the last.  False: none left.
 static bool take(const dw_step *s, const dw_pieces *pieces, int i, int most, dw_run *run) {
     atomic_uint_fast64_t *left = &s->portions[i].left;
     const int tenth = dw_larger(pieces->n / s->n_threads / 10, 1);
@@ -116,15 +116,15 @@ int dw_pieces_next(const dw_step *s, dw_pieces *pieces) {
     return next_run(s, pieces, 1, &run) ? run.first : -1;
 }
 
+bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run) { return next_run(s, pieces, DW_FEW_RUN, run); }
+
 int dw_pieces_dealt(const dw_step *s, const dw_pieces *pieces, int i) {
     int thread = 0;
     while (dw_share(pieces->n, thread + 1, s->n_threads) <= i) thread++;
     const int each = pieces->n / s->n_threads, first = dw_share(pieces->n, thread, s->n_threads);
-    // Parts have `each` pieces or one more; first - each * thread of those before have one more.
+    // Portions have `each` pieces or one more; of those before, first - each * thread have one more.
     return i - first < each ? (i - first) * s->n_threads + thread : each * s->n_threads + first - each * thread;
 }
-
-bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run) { return next_run(s, pieces, DW_FEW_RUN, run); }
 
 /* ---- steps in common ---------------------------------------------------------------------------------------- */
 

@@ -6,10 +6,10 @@
  *         a down, after a predictor's hidden values and in `gathered`.
  *   many  all other passes: all threads pack the tokens once, barrier, then matrix products by pieces of rows.
  *
- * Work is cut into numbered pieces, of which each thread has a contiguous part.  In every step of a kind it is the
- * same, so pages and cache lines of its weights stay with the core.  A thread whose part is empty takes the last pieces
- * of the others, so that one that lost its core computes fewer.  Results do not depend on which thread computes a
- * piece.
+ * The work of a step is cut into numbered pieces.  Each thread has a portion: a contiguous range of them, the same for
+ * every token, so pages and cache lines of its weights stay with the core.  When its portion is empty, a thread takes
+ * the last pieces of other portions, so that a thread that lost its core computes fewer.  Results do not depend on which
+ * thread computes a piece.
  *
  * Gated layers (gate_decide.h).  Few tokens: threads walk over the neurons and add the down rows of open ones to a
  * sum, and the down step adds up the sums.  There is one sum for each thread's share, nine tenths in all, and one for
@@ -25,13 +25,13 @@
 
 #include <stdatomic.h>
 
-/* What is left of a thread's part of a step's pieces, next .. end - 1.  The thread takes them from the front, so that
- * it reads weights in their order; others take from the back.  `left` has a tag, the lowest bit of the step's number:
- * with the tag of the step before, all of the part is left.  So no thread waits for another to begin.  All zero when a
- * state is opened. */
+/* What is left of a thread's portion: pieces next .. end - 1.  Its thread takes them from the front and so reads weights
+ * in their order; other threads take from the back.  `left` has a tag, the lowest bit of the step's number.  With the
+ * tag of the step before, the whole portion is left, so no thread waits for another to begin.  All zero when a state is
+ * opened. */
 typedef struct dw_portion {
     _Alignas(64) atomic_uint_fast64_t left; // tag, 31 bits of next, 31 of end
-    uint64_t n_steps; // that had pieces; only its own thread reads and writes it
+    uint64_t n_steps;                       // that had pieces; only its own thread reads and writes it
 } dw_portion;
 
 /* Memory that all gated layers share; rows of a smaller layer follow each other without gaps. */
@@ -51,7 +51,7 @@ typedef struct dw_step { // of one thread
     dw_level level;
     const dw_vec *vec;
     dw_reach reach;
-    dw_portion *portions; // of each thread
+    dw_portion *portions; // of all threads
     uint8_t *scratch;  // this thread's: of a product or of attention, or packed vectors
     float *out, *out2; // this thread's: results of a piece, (tokens, rows)
     uint8_t *shared;   // packed tokens, and after them what the head needs
@@ -72,8 +72,8 @@ static inline void dw_glu(const dw_step *s, float *gate, const float *up, int n,
 
 /* The pieces 0 .. n - 1 of a step as one thread gets them. */
 typedef struct dw_pieces {
-    int n, n_empty; // pieces; parts that were found empty, from the thread's own on
-    uint64_t tag;
+    int n, n_empty; // pieces; portions that were found empty, from the thread's own on
+    uint64_t tag;   // of this step
 } dw_pieces;
 
 typedef struct dw_run {
@@ -92,8 +92,8 @@ dw_pieces dw_pieces_begin(const dw_step *s, int n);
 int dw_pieces_next(const dw_step *s, dw_pieces *pieces);
 /* Likewise, up to DW_FEW_RUN of the thread's own pieces at once, but the last tenth one by one; false: no more. */
 bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run);
-/* The number of piece i when all are dealt in turn: threads then begin with the first ones, and parts take equally long
- * although a piece takes the less time the higher its number. */
+/* The number of piece i when numbers are dealt to the threads in turn.  For pieces that take the less time the higher
+ * their number: all threads begin with long ones, and portions take about equally long. */
 int dw_pieces_dealt(const dw_step *s, const dw_pieces *pieces, int i);
 
 typedef enum dw_head_kind { DW_HEAD_Q, DW_HEAD_K, DW_HEAD_V } dw_head_kind;

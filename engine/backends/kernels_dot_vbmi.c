@@ -9,7 +9,8 @@
  *   - Scales of 6 bits are cut out of their 12 bytes by two VPMULTISHIFTQB.
  *
  * GB/s here and in kernels_dot_avx512.c, one thread, 1 MB, rows of 3,584, AMX machine (build/bench_dot -t 1 -m 1 vbmi
- * avx512): Q4_0 33, 28; IQ4_NL 31, 28; Q2_K 18, 15; Q3_K 18, 16; Q4_K 33, 29; Q5_K 30, 29.  (Q6_K in this form: 31, 31.) */
+ * avx512): Q4_0 33, 28; IQ4_NL 31, 28; Q2_K 18, 15; Q3_K 18, 16; Q4_K 33, 29; Q5_K 30, 29.  Q6_K was no faster in this
+ * form (31, 31). */
 #if defined(__x86_64__)
 #define TARGET \
     __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi")))
@@ -64,7 +65,7 @@ INLINE __m512i packed_numbers(const uint8_t *p, __m512i order, __m512i low, __m5
     return _mm512_ternarylogic_epi32(highs, _mm512_multishift_epi64_epi8(low, bytes), of_low, OR_AND);
 }
 
-// a for the pairs of lanes of blocks 0 to 3, b for those of blocks 4 to 7.
+// a for blocks 0 to 3, b for blocks 4 to 7.
 INLINE __m512i halves(long long a, long long b) { return _mm512_setr_epi64(a, a, a, a, b, b, b, b); }
 
 // Scales and minima of Q4_K and Q5_K: d, m of each block.
@@ -97,7 +98,7 @@ typedef struct unpacked {
     __m512 d, m; // scales: of blocks; of pieces of 16 (Q2_K: and of their sums); or interleaved d, m of blocks
 } unpacked;
 
-INLINE bool has_minima(dw_qtype type) { return type == DW_Q4_K || type == DW_Q5_K; }
+INLINE bool has_block_minima(dw_qtype type) { return type == DW_Q4_K || type == DW_Q5_K; }
 INLINE bool has_bits(dw_qtype type) { return type == DW_Q3_K || type == DW_Q5_K; }
 
 INLINE __m512 by_block(float b0, float b1, float b2, float b3, float b4, float b5, float b6, float b7) {
@@ -106,7 +107,7 @@ INLINE __m512 by_block(float b0, float b1, float b2, float b3, float b4, float b
 
 // What corrects a sum of quarters, and one of bits.
 INLINE __m512 quarters_in_place(dw_qtype type) {
-    if (has_minima(type)) return by_block(1, 0x1p-4f, 1, 0x1p-4f, 1, 0x1p-4f, 1, 0x1p-4f);
+    if (has_block_minima(type)) return by_block(1, 0x1p-4f, 1, 0x1p-4f, 1, 0x1p-4f, 1, 0x1p-4f);
     return by_block(1, 0x1p-2f, 0x1p-4f, 0x1p-6f, 1, 0x1p-2f, 0x1p-4f, 0x1p-6f);
 }
 
@@ -220,7 +221,7 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quar
     for (int c = 0; c < n_cols; c++) {
         const quarters *r = (const quarters *)column_at((const uint8_t *)x, act_stride, c);
         const __m512 blocks = _mm512_load_ps(r->block); // even lanes: scales; odd: sums
-        if (has_minima(type)) {
+        if (has_block_minima(type)) {
             const __m512 both = _mm512_mul_ps(u.d, blocks);
             sum[c] = _mm512_fmadd_ps(both, minus_m, sum[c]);
             add_dots(type, &u, r, zero, 0, 4, _mm512_moveldup_ps(both), &sum[c], &off[c]);
@@ -239,7 +240,7 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quar
     }
 }
 
-/* Sums of superblocks are up to 128 times too large before, so they overflow where the result is 1e36 or so. */
+/* Before, sums of superblocks are up to 128 times too large, so they overflow where the result is near 1e36. */
 INLINE __m512 add_off(dw_qtype type, __m512 sum, __m512 off) {
     if (!is_superblock(type)) return sum;
     sum = _mm512_mul_ps(sum, quarters_in_place(type));
