@@ -32,7 +32,7 @@ typedef struct dw_cpu_words {
 
 /* True when a CPU with these words has all instructions of the level. */
 bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu);
-bool dw_vbmi_runs_on(const dw_cpu_words *cpu); // and the level avx512
+bool dw_vbmi_runs_on(const dw_cpu_words *cpu); // likewise of avx512 and AVX512_VBMI
 /* The level to use: the best usable one, or the one that $DEADWOOD_CPU names.  -1 if that is unknown or not usable. */
 int dw_level_choose(dw_level *level, dw_err *err);
 
@@ -77,10 +77,11 @@ extern const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NU
 extern const dw_dot_kernel dw_dot_vbmi[DW_QTYPE_END];
 /* The plain kernel of every type: rows are decoded and multiplied as F32 (levels above AVX-512: rows NULL). */
 extern const dw_dot_kernel dw_dot_decoded[DW_N_LEVELS][DW_QTYPE_END];
-/* The type's kernel of this level (with VBMI, if there is one) or below, or the plain one; never NULL for a type in dw_qtypes. */
+/* The type's kernel of this level or below (with VBMI, if there is one), or the plain one; never NULL for a type in
+ * dw_qtypes. */
 const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type);
 size_t dw_act_bytes(dw_act_form form, int n); // of one packed vector, padded to 64
-/* DW_ACT_INT8_QUARTERS: from level avx512 on. */
+/* Packing DW_ACT_INT8_QUARTERS needs level avx512 or above. */
 void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act);
 
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */
