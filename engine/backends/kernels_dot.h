@@ -84,8 +84,8 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *            7B in Q4_0 1.03 (from huge pages 1.08), Q4_K 1.09, Q5_K 1.10, Q6_K 1.07, Q8_0 1.10, IQ4_NL 1.06, F16
  *            1.08, Q2_K and Q3_K 1.00 to 1.02; base in Q4_0 1.15, in F16 0.94 to 0.99.  On another Xeon, with slower
  *            memory, 0.98 to 1.01 (single rounds 0.91 to 1.06).  None into the second level: base in Q4_0 1.18, but
- *            7B 0.85.  These are of rows without VBMI; with it, Q4_0 from huge pages reads equally fast with 1 to 2 and
- *            4 KB (within 1 %), and 0.96 of it with 8 KB.  Other CPUs of Intel were not measured.
+ *            7B 0.85.  These are of rows without VBMI; with it, Q4_0 from huge pages is read within 2 % as fast with 1 to
+ *            2 and 4 KB, and at 0.95 to 0.98 with 1 to 2 and 8 KB.  Other CPUs of Intel were not measured.
  *     Zen 4  8 KB beside 4 KB into the second level, two threads, 15 pairs of builds in turn: base in F16 1.26 (AVX2:
  *            1.22), base in Q4_0 1.04 (0.97), 7B in Q4_0 1.00 (1.10), in Q4_K 1.02.  With none base 1.01 to 1.02, 7B
  *            0.87 to 0.90.  768 bytes into the first level were measured on a Xeon only: 1.00 to 1.05.
