@@ -11,9 +11,10 @@
  *         for each two tiles of 16 tokens:
  *             squares (16 rows, 16 tokens) += panel . tokens
  *
- * With few tokens, reading weights takes longer than multiplying.  For up to DW_GEMM_FEW tokens a block has 16 rows
- * (BF16 32), so that weights are read nearly in the order of the file.  (From memory, Zen 4, 16 tokens of 3,584 values,
- * Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)
+ * With few tokens, reading and unpacking weights take longer than multiplying.  For up to DW_GEMM_FEW tokens a block
+ * has 16 rows, so that weights are read nearly in the order of the file.  (From memory, Zen 4, 16 tokens of 3,584
+ * values, Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)  Tiles of BF16 have a loop of their own for few
+ * tokens, further down.
  *
  * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition; the
  * finished squares are transposed once.  Missing rows of a square are zeros, missing tokens anything.
@@ -32,6 +33,7 @@ enum {
     AMX_TILE = 1024, // bytes
     SUM_BYTES = ROW_BLOCK * DW_GEMM_TOKENS * 4,
     PANEL_BYTES = ROW_BLOCK * DW_PANEL_LD * 4, // F32, or two parts of BF16
+    FEW_PANEL = 2 * DW_TILE * DW_PANEL_K * 4,  // bytes of a panel for few tokens, two parts of BF16
     STRIP = DW_AMX_STEP * ROW_BLOCK,           // values of 32 rows of a transposed matrix
 };
 _Static_assert(sizeof(dw_int8_row) * ROW_BLOCK <= PANEL_BYTES && (int)RECORD == (int)DW_PANEL_K, "a panel of bytes");
@@ -57,7 +59,8 @@ const dw_int8 *dw_int8_of(dw_level level) {
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens) {
     const dw_int8 *int8 = dw_int8_of(level);
     const bool has_bytes = precision == DW_PRECISION_INT8 && int8 && int8->multiply[type->id];
-    if (has_bytes && (level < DW_AMX || n_tokens <= DW_GEMM_FEW)) return DW_GEMM_INT8;
+    const bool few_bytes = n_tokens <= DW_GEMM_FEW && !dw_unpack_tiles[type->id];
+    if (has_bytes && (level < DW_AMX || few_bytes)) return DW_GEMM_INT8;
     if (level < DW_AMX) return DW_GEMM_F32;
     if (type->id == DW_BF16) return DW_GEMM_SPLIT_X;
     return precision != DW_PRECISION_SPLIT && type->block > 1 ? DW_GEMM_ROUNDED : DW_GEMM_SPLIT;
@@ -85,20 +88,24 @@ typedef struct panel_job {
     dw_amx_product p;
 } panel_job;
 
+/* Rows first .. first + n - 1 of a panel, k values each; row r of the panel is unpacked from row[r] + offset. */
+typedef struct panel_rows {
+    uint8_t *panel;
+    const uint8_t *const *row;
+    size_t offset;
+    int first, n, k;
+} panel_rows;
+
 typedef struct form_row {
     int step;      // values that are packed at a time
     int row_tiles; // the panel's number of row tiles is a multiple of it
     size_t (*tile_bytes)(dw_gemm_form form, int k); // of 16 packed tokens; chunks of DW_PANEL_K add up
     /* Packs values at .. at + n - 1 of a tile: x (16, step), rows ld apart, with zeros from n on. */
     void (*pack)(const dw_gemm_tokens *in, const float *x, size_t ld, int at, int n, uint8_t *tile);
-    /* Unpacks k values of a stored row as row r of the panel; w NULL: zeros. */
-    void (*unpack)(const product *p, const uint8_t *w, int r, int k);
+    size_t (*row_tile_bytes)(dw_gemm_form form, int k); // of 16 rows of the panel
+    void (*unpack)(const product *p, panel_rows rows);
     void (*multiply)(const panel_job *j);
 } form_row;
-
-static size_t tile_row_bytes(dw_gemm_form form, int k) { // of an AMX panel
-    return (size_t)steps_of(k) * (size_t)weight_parts(form) * AMX_TILE;
-}
 
 /* F32: a token tile is [k][16]; a row of the panel lies as it is decoded. */
 static size_t tile_bytes_f32(dw_gemm_form form, int k) {
@@ -112,10 +119,16 @@ static void pack_f32(const dw_gemm_tokens *in, const float *x, size_t ld, int at
     if (n < DW_TILE) memcpy(to, square, (size_t)n * DW_TILE * sizeof *to);
 }
 
-static void unpack_f32(const product *p, const uint8_t *w, int r, int k) {
-    float *values = (float *)(void *)p->panel + (size_t)r * DW_PANEL_LD;
-    if (w) dw_unpack_of(p->job->level, p->job->w->type)(w, values, (size_t)k);
-    else memset(values, 0, (size_t)k * sizeof *values);
+static size_t row_tile_bytes_f32(dw_gemm_form form, int k) {
+    (void)form, (void)k;
+    return DW_TILE * DW_PANEL_LD * sizeof(float);
+}
+
+static void unpack_f32(const product *p, panel_rows rows) {
+    dw_unpack_fn *decode = dw_unpack_of(p->job->level, p->job->w->type);
+    float *panel = (float *)(void *)rows.panel;
+    for (int r = rows.first; r < rows.first + rows.n; r++)
+        decode(rows.row[r] + rows.offset, panel + (size_t)r * DW_PANEL_LD, (size_t)rows.k);
 }
 
 static void multiply_f32(const panel_job *j) {
@@ -133,19 +146,35 @@ static void pack_amx(const dw_gemm_tokens *in, const float *x, size_t ld, int at
     dw_amx_pack(x, ld, token_parts(in->form), tile + tile_bytes_amx(in->form, at));
 }
 
-static void unpack_amx(const product *p, const uint8_t *w, int r, int k) {
+static size_t row_tile_bytes_amx(dw_gemm_form form, int k) {
+    return (size_t)steps_of(k) * (size_t)weight_parts(form) * AMX_TILE;
+}
+
+/* Rows of one row tile, from row `first` of it on. */
+static void unpack_tile(const product *p, const uint8_t *const *row, size_t offset, int first, int n, int k,
+                        uint8_t *tiles) {
     const dw_qtype_row *type = p->job->w->type;
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
-    const bool in_place = w && type->id == DW_F32 && k % DW_AMX_STEP == 0;
-    uint8_t *tiles = p->panel + (size_t)(r / DW_TILE) * tile_row_bytes(p->job->form, k);
-    if (w && n_parts == 1 && dw_unpack_tiles[type->id]) {
-        dw_unpack_tiles[type->id](w, n_steps, r % DW_TILE, tiles);
+    const bool in_place = type->id == DW_F32 && k % DW_AMX_STEP == 0;
+    if (n_parts == 1 && dw_unpack_tiles[type->id]) {
+        dw_unpack_tiles[type->id](row, offset, n, n_steps, tiles + first * DW_AMX_STEP * 2);
         return;
     }
-    if (w && !in_place) dw_unpack_of(p->job->level, type)(w, p->row, (size_t)k);
-    if (!w) memset(p->row, 0, (size_t)k * sizeof *p->row);
     memset(p->row + k, 0, (size_t)(n_steps * DW_AMX_STEP - k) * sizeof *p->row);
-    dw_amx_unpack(in_place ? (const float *)(const void *)w : p->row, n_steps, r % DW_TILE, n_parts, tiles);
+    for (int r = 0; r < n; r++) {
+        const uint8_t *w = row[r] + offset;
+        if (!in_place) dw_unpack_of(p->job->level, type)(w, p->row, (size_t)k);
+        dw_amx_unpack(in_place ? (const float *)(const void *)w : p->row, n_steps, first + r, n_parts, tiles);
+    }
+}
+
+static void unpack_amx(const product *p, panel_rows rows) {
+    const size_t bytes = row_tile_bytes_amx(p->job->form, rows.k);
+    for (int n, done = 0; done < rows.n; done += n) {
+        const int at = rows.first + done, first = at % DW_TILE;
+        n = smaller(rows.n - done, DW_TILE - first);
+        unpack_tile(p, rows.row + at, rows.offset, first, n, rows.k, rows.panel + (size_t)(at / DW_TILE) * bytes);
+    }
 }
 
 static void multiply_amx(const panel_job *j) {
@@ -164,10 +193,16 @@ static void pack_int8(const dw_gemm_tokens *in, const float *x, size_t ld, int a
     dw_int8_of(in->level)->pack(x, ld, at / DW_AMX_STEP, (dw_int8_tile *)(void *)tile);
 }
 
-static void unpack_int8(const product *p, const uint8_t *w, int r, int k) {
-    dw_int8_row *row = (dw_int8_row *)(void *)p->panel + r;
-    if (w) dw_int8_of(p->job->level)->unpack[p->job->w->type->id](w, k / DW_AMX_STEP, row);
-    else *row = (dw_int8_row){0};
+static size_t row_tile_bytes_int8(dw_gemm_form form, int k) {
+    (void)form, (void)k;
+    return DW_TILE * sizeof(dw_int8_row);
+}
+
+static void unpack_int8(const product *p, panel_rows rows) {
+    const dw_int8 *int8 = dw_int8_of(p->job->level);
+    dw_int8_row *panel = (dw_int8_row *)(void *)rows.panel;
+    for (int r = rows.first; r < rows.first + rows.n; r++)
+        int8->unpack[p->job->w->type->id](rows.row[r] + rows.offset, rows.k / DW_AMX_STEP, panel + r);
 }
 
 static void multiply_int8(const panel_job *j) {
@@ -176,13 +211,13 @@ static void multiply_int8(const panel_job *j) {
                            j->p.n_row_tiles, j->p.n_token_tiles, j->k / DW_AMX_STEP, j->p.c, j->p.fresh});
 }
 
-#define AMX_ROW {DW_AMX_STEP, 2, tile_bytes_amx, pack_amx, unpack_amx, multiply_amx}
+#define AMX_ROW {DW_AMX_STEP, 2, tile_bytes_amx, pack_amx, row_tile_bytes_amx, unpack_amx, multiply_amx}
 static const form_row forms[] = {
-    [DW_GEMM_INT8] = {DW_AMX_STEP, 1, tile_bytes_int8, pack_int8, unpack_int8, multiply_int8},
+    [DW_GEMM_INT8] = {DW_AMX_STEP, 1, tile_bytes_int8, pack_int8, row_tile_bytes_int8, unpack_int8, multiply_int8},
     [DW_GEMM_ROUNDED] = AMX_ROW,
     [DW_GEMM_SPLIT_X] = AMX_ROW,
     [DW_GEMM_SPLIT] = AMX_ROW,
-    [DW_GEMM_F32] = {DW_TILE, 1, tile_bytes_f32, pack_f32, unpack_f32, multiply_f32},
+    [DW_GEMM_F32] = {DW_TILE, 1, tile_bytes_f32, pack_f32, row_tile_bytes_f32, unpack_f32, multiply_f32},
 };
 
 static bool uses_tiles(dw_level level, dw_gemm_form form) { return level >= DW_AMX && form != DW_GEMM_F32; }
@@ -297,21 +332,30 @@ void dw_gemm_pack_turned(const dw_gemm_tokens *in, uint8_t *packed, int ith, int
 
 /* ---- weights ------------------------------------------------------------------------------------------------ */
 
-static const uint8_t *row_at(const product *p, int r) {
-    const size_t at = p->job->first + (size_t)r;
-    return p->job->w->data + (p->job->list ? (size_t)p->job->list[at] : at) * p->row_bytes;
+/* Where rows row0 .. row0 + n - 1 of the product begin; beyond its last row, where that one does. */
+static void find_rows(const product *p, int row0, int n, const uint8_t **row) {
+    for (int r = 0; r < n; r++) {
+        const size_t at = p->job->first + (size_t)smaller(row0 + r, p->job->n_rows - 1);
+        row[r] = p->job->w->data + (p->job->list ? (size_t)p->job->list[at] : at) * p->row_bytes;
+    }
 }
 
-/* Unpacks values k0 .. k0 + k - 1 of n_rows rows into the panel; rows up to n_padded are zeros. */
-static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
+/* Rows of the panel from n_rows on become zeros. */
+static void clear_missing(const product *p, uint8_t *panel, int n_rows, int n_row_tiles, int k) {
+    const size_t bytes = forms[p->job->form].row_tile_bytes(p->job->form, k);
+    const int first = n_rows / DW_TILE;
+    if (first < n_row_tiles) memset(panel + (size_t)first * bytes, 0, (size_t)(n_row_tiles - first) * bytes);
+}
+
+/* Unpacks values k0 .. k0 + k - 1 of n_rows rows; row: also of the ROWS_AHEAD rows after the last. */
+static void unpack(const product *p, const uint8_t *const *row, int n_rows, int k0, int k) {
     const dw_qtype_row *type = p->job->w->type;
     const size_t offset = dw_qtype_row_bytes(type, (size_t)k0), bytes = dw_qtype_row_bytes(type, (size_t)k);
-    for (int r = 0; r < n_padded; r++) {
-        if (row0 + r + ROWS_AHEAD < p->job->n_rows) {
-            const uint8_t *ahead = row_at(p, row0 + r + ROWS_AHEAD) + offset;
-            for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
-        }
-        forms[p->job->form].unpack(p, r < n_rows ? row_at(p, row0 + r) + offset : NULL, r, k);
+    for (int r = 0; r < n_rows; r += DW_TILE) {
+        const int n = smaller(DW_TILE, n_rows - r);
+        for (int i = r; i < r + n; i++)
+            for (size_t b = 0; b < bytes; b += 64) __builtin_prefetch(row[i + ROWS_AHEAD] + offset + b, 0, 2);
+        forms[p->job->form].unpack(p, (panel_rows){p->panel, row, offset, r, n, k});
     }
 }
 
@@ -342,7 +386,7 @@ static strip unpack_strip(const product *p, int row0, int n_rows, int n_padded, 
 static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
     const dw_vec *vec = dw_vec_of(p->job->level);
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
-    const size_t row_bytes = tile_row_bytes(p->job->form, k);
+    const size_t row_bytes = row_tile_bytes_amx(p->job->form, k);
     for (int step = 0; step < n_steps; step++) {
         float *flat = (float *)(void *)p->panel + step * DW_AMX_STEP; // of DW_GEMM_F32
         const int first = step * DW_AMX_STEP;
@@ -402,11 +446,15 @@ static void multiply_block(const product *p, int row0, int n_rows) {
     const int n = (int)p->job->w->ne[p->turned], chunk = DW_PANEL_K, n_token_tiles = tiles_of(p->job->n_tokens);
     const form_row *form = &forms[p->job->form];
     const int n_row_tiles = (tiles_of(n_rows) + form->row_tiles - 1) / form->row_tiles * form->row_tiles;
+    const uint8_t *row[ROW_BLOCK + ROWS_AHEAD];
+    if (!p->turned) find_rows(p, row0, n_rows + ROWS_AHEAD, row);
     for (int k0 = 0; k0 < n; k0 += chunk) {
         const int k = smaller(chunk, n - k0);
         const bool fresh = k0 == 0, last = k0 + k == n;
         const uint8_t *x = p->job->packed + chunk_offset(p->job->form, p->job->n_tokens, k0);
-        (p->turned ? unpack_turned : unpack)(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
+        if (!p->turned) clear_missing(p, p->panel, n_rows, n_row_tiles, k);
+        if (p->turned) unpack_turned(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
+        else unpack(p, row, n_rows, k0, k);
         for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->job->form, k)) {
             const int here = smaller(2, n_token_tiles - t),
                       n_tokens = smaller(2 * DW_TILE, p->job->n_tokens - t * DW_TILE);
@@ -418,6 +466,118 @@ static void multiply_block(const product *p, int row0, int n_rows) {
     }
     if (p->job->by_rows) store_rows(p, row0, n_rows, n_row_tiles);
 }
+
+/* ---- few tokens, tiles of BF16 ------------------------------------------------------------------------------ */
+
+/* Bands of 32 rows times up to two token tiles, or of 16 rows times up to four: the sums of a band are four tiles.
+ * They stay there chunk after chunk.  While a chunk is multiplied, the next one is unpacked into another panel.
+ *
+ * Each band reads all tokens.  Where they do not fit in L2 with the rest, a chunk of them is multiplied with several
+ * bands, whose sums go to memory.  (64 tokens of 18,944 values, ns for 16 rows and 32 values: 1 band 116, 2 98, 4 84, 8
+ * 68, 16 64 to 69; of 3,584 values, 1 band 52.) */
+enum { MOST_BANDS = 8, MOST_FEW_ROWS = MOST_BANDS * 2 * DW_TILE, BAND_SUM = 4 * SQUARE, TOKENS_IN_L2 = 3 << 19 };
+
+typedef struct few_tokens {
+    int n_row_tiles, n_token_tiles; // of a band
+    int n_bands;                    // that share a chunk's tokens
+} few_tokens;
+
+/* A chunk of a band. */
+typedef struct band {
+    int group, n_group, i; // first row and number of rows of the bands that share tokens; which of them
+    int k0, k;
+    bool is_second; // panel
+} band;
+
+static few_tokens few_tokens_of(const dw_gemm_job *j) {
+    const int n_token_tiles = tiles_of(j->n_tokens);
+    const size_t bytes = (size_t)n_token_tiles * tile_bytes(j->form, (int)j->w->ne[0]);
+    return (few_tokens){n_token_tiles > 2 ? 1 : 2, n_token_tiles, bytes > TOKENS_IN_L2 ? MOST_BANDS : 1};
+}
+
+static int band_rows(const few_tokens *f) { return f->n_row_tiles * DW_TILE; }
+static int rows_of_band(const few_tokens *f, const band *b) {
+    return smaller(band_rows(f), b->n_group - b->i * band_rows(f));
+}
+
+static band band_at(const product *p, const few_tokens *f, int group, int i, int k0, bool is_second) {
+    return (band){group, smaller(f->n_bands * band_rows(f), p->job->n_rows - group), i, k0,
+                  smaller(DW_PANEL_K, (int)p->job->w->ne[0] - k0), is_second};
+}
+
+/* The next band of the chunk, or the first of the next chunk, or of the next group; n_group <= 0: none. */
+static band band_after(const product *p, const few_tokens *f, const band *b) {
+    if ((b->i + 1) * band_rows(f) < b->n_group) return band_at(p, f, b->group, b->i + 1, b->k0, !b->is_second);
+    if (b->k0 + b->k < (int)p->job->w->ne[0]) return band_at(p, f, b->group, 0, b->k0 + b->k, !b->is_second);
+    return band_at(p, f, b->group + b->n_group, 0, 0, !b->is_second);
+}
+
+static uint8_t *panel_of(const product *p, const band *b) { return p->panel + (b->is_second ? FEW_PANEL : 0); }
+
+/* row: of the group and of the next one.  Prefetched: the next chunk of the same rows, or the next group. */
+static dw_amx_next next_of(const product *p, const few_tokens *f, const band *b, const uint8_t *const *row) {
+    const dw_qtype_row *type = p->job->w->type;
+    const size_t offset = dw_qtype_row_bytes(type, (size_t)b->k0), bytes = dw_qtype_row_bytes(type, (size_t)b->k);
+    const bool is_last = b->k0 + b->k == (int)p->job->w->ne[0];
+    row += b->i * band_rows(f);
+    return (dw_amx_next){.row = row,
+                         .offset = offset,
+                         .ahead = is_last ? row + f->n_bands * band_rows(f) : row,
+                         .ahead_offset = is_last ? 0 : offset + bytes,
+                         .n_bytes = bytes,
+                         .n_rows = rows_of_band(f, b),
+                         .n_steps = steps_of(b->k),
+                         .panel = panel_of(p, b)};
+}
+
+static void unpack_next(const product *p, const dw_amx_next *n, int k) {
+    for (int r = 0; r < n->n_rows; r++)
+        for (size_t i = 0; i < n->n_bytes; i += 64) __builtin_prefetch(n->ahead[r] + n->ahead_offset + i, 0, 2);
+    unpack_amx(p, (panel_rows){n->panel, n->row, n->offset, 0, n->n_rows, k});
+}
+
+static void multiply_band(const product *p, const few_tokens *f, const band *b, const dw_amx_next *next, int next_k) {
+    const dw_gemm_job *job = p->job;
+    const bool last = b->k0 + b->k == (int)job->w->ne[0];
+    const dw_amx_few few = {.form = job->form,
+                            .n_row_tiles = f->n_row_tiles,
+                            .n_token_tiles = f->n_token_tiles,
+                            .n_steps = steps_of(b->k),
+                            .panel = panel_of(p, b),
+                            .x = job->packed + chunk_offset(job->form, job->n_tokens, b->k0),
+                            .panel_ld = row_tile_bytes_amx(job->form, b->k),
+                            .x_ld = tile_bytes(job->form, b->k)};
+    dw_amx_few_fn *both = job->form == DW_GEMM_ROUNDED && next->n_steps == DW_PANEL_K / DW_AMX_STEP
+                              ? dw_amx_few_of[job->w->type->id]
+                              : NULL;
+    float *sum = p->sum + b->i * BAND_SUM;
+    if (f->n_bands > 1 || b->k0 == 0) dw_amx_few_begin(&few, b->k0 == 0, sum);
+    if (both) both(&few, next);
+    else dw_amx_few_chunk(&few);
+    if (f->n_bands > 1 || last) dw_amx_few_end(&few, sum);
+    if (last) store_tokens(p, sum, b->group + b->i * band_rows(f), rows_of_band(f, b), 0, f->n_token_tiles);
+    if (!both && next->n_rows > 0) unpack_next(p, next, next_k);
+}
+
+static void multiply_few(const product *p) {
+    const few_tokens f = few_tokens_of(p->job);
+    const uint8_t *row[2 * MOST_FEW_ROWS];
+    band b = {0}, next = band_at(p, &f, 0, 0, 0, false);
+    for (bool is_first = true; is_first || b.n_group > 0; is_first = false) {
+        dw_amx_next rows = {0};
+        if (next.n_group > 0) {
+            if (next.k0 == 0 && next.i == 0) find_rows(p, next.group, 2 * f.n_bands * band_rows(&f), row);
+            clear_missing(p, panel_of(p, &next), rows_of_band(&f, &next), f.n_row_tiles, next.k);
+            rows = next_of(p, &f, &next, row);
+        }
+        if (is_first) unpack_next(p, &rows, next.k);
+        else multiply_band(p, &f, &b, &rows, next.k);
+        b = next;
+        if (b.n_group > 0) next = band_after(p, &f, &b);
+    }
+}
+
+/* ---- all products ------------------------------------------------------------------------------------------ */
 
 static void check(const dw_gemm_job *j) {
     dw_assert(j->packed && j->y && j->scratch && (uintptr_t)j->packed % 64 == 0 && (uintptr_t)j->scratch % 64 == 0);
@@ -438,7 +598,9 @@ static void multiply_all(const dw_gemm_job *job, bool turned) {
     if (has_tiles) dw_amx_begin(part_bytes(job->form, job->w->type->id));
     const bool is_few = !turned && job->n_tokens <= DW_GEMM_FEW;
     const int block = is_few ? forms[job->form].row_tiles * DW_TILE : ROW_BLOCK;
-    for (int r = 0; r < job->n_rows; r += block) multiply_block(&p, r, smaller(block, job->n_rows - r));
+    if (is_few && has_tiles && job->form != DW_GEMM_INT8 && !job->by_rows) multiply_few(&p);
+    else
+        for (int r = 0; r < job->n_rows; r += block) multiply_block(&p, r, smaller(block, job->n_rows - r));
     if (has_tiles) dw_amx_end();
 }
 

@@ -2,15 +2,15 @@
  *
  * A weight tile holds 16 rows of 32 numbers; a token tile holds 16 pairs of values, each for 16 tokens, as TDPBF16PS
  * requires.  Two row tiles are multiplied with two token tiles, so that four sums hide each other's latency. */
-#include "backends/kernels_vec.h"
+#include "backends/kernels_tiles.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 #include <string.h>
 
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,amx-tile,amx-bf16")))
+#define TARGET TILE_TARGET
+#define INLINE TILE_INLINE
 
-enum { TILE_BYTES = 1024, ROW_BYTES = 64, SQUARE = DW_TILE * DW_TILE };
+enum { ROW_BYTES = TILE_ROW_BYTES, SQUARE = TILE_SQUARE };
 
 /* Two vectors of 16 rounded to 32 BF16 numbers, and the remainders. */
 TARGET static inline __m512i round_pair(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
@@ -96,26 +96,6 @@ TARGET void dw_amx_end(void) { _tile_release(); }
 
 /* ---- two row tiles times one or two token tiles ------------------------------------------------------------------ */
 
-#define INLINE TARGET static inline __attribute__((always_inline))
-
-/* Tiles 0..3 are sums, 4 and 5 weights, 6 and 7 tokens. */
-INLINE void load_weights(const uint8_t *w, size_t ld) {
-    _tile_loadd(4, w, ROW_BYTES);
-    _tile_loadd(5, w + ld, ROW_BYTES);
-}
-
-INLINE void load_tokens(bool two, const uint8_t *x, size_t ld) {
-    _tile_loadd(6, x, ROW_BYTES);
-    if (two) _tile_loadd(7, x + ld, ROW_BYTES);
-}
-
-INLINE void multiply_tiles(bool two) {
-    _tile_dpbf16ps(0, 4, 6);
-    if (two) _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    if (two) _tile_dpbf16ps(3, 5, 7);
-}
-
 INLINE void begin_sums(bool two, bool fresh, const float *c, size_t ld) {
     if (fresh) {
         _tile_zero(0);
@@ -144,30 +124,12 @@ typedef struct tile_block {
     float *c;
 } tile_block;
 
-/* hi * lo, hi * hi, lo * hi: this order loads each part once. */
 INLINE void block(dw_gemm_form form, bool two, tile_block b, bool fresh) {
-    const int w_step = form == DW_GEMM_SPLIT ? 2 * TILE_BYTES : TILE_BYTES,
-              x_step = form == DW_GEMM_ROUNDED ? TILE_BYTES : 2 * TILE_BYTES;
+    const int w_step = weight_step(form), x_step = token_step(form);
     begin_sums(two, fresh, b.c, b.c_ld);
     for (int s = 0; s < b.n_steps; s++, b.w += w_step, b.x += x_step) {
         for (int i = 0; i < b.n_ahead; i++, b.ahead += ROW_BYTES) _mm_prefetch((const char *)b.ahead, _MM_HINT_T1);
-        /* Tokens first.  (Where tiles are slow, 536 Gflop/s a thread; 484 with each load right before its first product.
-         * Where they are fast, 2,091 and 2,084.) */
-        if (form == DW_GEMM_ROUNDED) {
-            load_tokens(two, b.x, b.x_ld);
-            load_weights(b.w, b.w_ld);
-            multiply_tiles(two);
-            continue;
-        }
-        load_weights(b.w, b.w_ld);
-        load_tokens(two, b.x + TILE_BYTES, b.x_ld);
-        multiply_tiles(two);
-        load_tokens(two, b.x, b.x_ld);
-        multiply_tiles(two);
-        if (form == DW_GEMM_SPLIT) {
-            load_weights(b.w + TILE_BYTES, b.w_ld);
-            multiply_tiles(two);
-        }
+        step_of_rows(form, two, b.w, b.w_ld, b.x, b.x_ld);
     }
     end_sums(two, b.c, b.c_ld);
 }
@@ -193,10 +155,47 @@ INLINE void multiply(dw_gemm_form form, bool two, const dw_amx_product *p) {
     }
 }
 
+/* ---- few tokens ------------------------------------------------------------------------------------------------ */
+
+INLINE void few_sums(const dw_amx_few *f, bool *two, size_t *ld) { // wide: four squares one after the other
+    *two = f->n_row_tiles == 1 || f->n_token_tiles > 1;
+    *ld = *two ? 2 * SQUARE : SQUARE;
+}
+
+TARGET void dw_amx_few_begin(const dw_amx_few *f, bool fresh, const float *c) {
+    size_t ld;
+    bool two;
+    few_sums(f, &two, &ld);
+    TILES_READ_MEMORY();
+    begin_sums(two, fresh, c, ld);
+}
+
+INLINE void few_steps(dw_gemm_form form, const dw_amx_few *f) {
+    for (int s = 0; s < f->n_steps; s++)
+        if (f->n_row_tiles == 1) few_step(form, 1, true, f, s);
+        else if (f->n_token_tiles > 1) few_step(form, 2, true, f, s);
+        else few_step(form, 2, false, f, s);
+}
+
+TARGET void dw_amx_few_chunk(const dw_amx_few *f) {
+    TILES_READ_MEMORY();
+    if (f->form == DW_GEMM_ROUNDED) few_steps(DW_GEMM_ROUNDED, f);
+    else if (f->form == DW_GEMM_SPLIT_X) few_steps(DW_GEMM_SPLIT_X, f);
+    else few_steps(DW_GEMM_SPLIT, f);
+}
+
+TARGET void dw_amx_few_end(const dw_amx_few *f, float *c) {
+    size_t ld;
+    bool two;
+    few_sums(f, &two, &ld);
+    end_sums(two, c, ld);
+    TILES_READ_MEMORY();
+}
+
 TARGET void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p) {
     const bool two = p->n_token_tiles > 1;
     dw_assert(p->n_row_tiles % 2 == 0 && p->n_token_tiles >= 1 && p->n_token_tiles <= 2 && p->n_steps > 0);
-    __asm__ volatile("" ::: "memory"); // completes stores: gcc's tile loads do not declare that they read
+    TILES_READ_MEMORY();
     if (form == DW_GEMM_ROUNDED && two) multiply(DW_GEMM_ROUNDED, true, p);
     else if (form == DW_GEMM_ROUNDED) multiply(DW_GEMM_ROUNDED, false, p);
     else if (form == DW_GEMM_SPLIT_X && two) multiply(DW_GEMM_SPLIT_X, true, p);
@@ -274,6 +273,9 @@ void dw_amx_unpack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tile
 void dw_amx_unpack_halves(const float *low, const float *high, size_t ld, uint8_t *tile) {
     (void)low, (void)high, (void)ld, (void)tile;
 }
+void dw_amx_few_begin(const dw_amx_few *few, bool fresh, const float *c) { (void)few, (void)fresh, (void)c; }
+void dw_amx_few_chunk(const dw_amx_few *few) { (void)few; }
+void dw_amx_few_end(const dw_amx_few *few, float *c) { (void)few, (void)c; }
 void dw_amx_begin(int bytes) { (void)bytes; }
 void dw_amx_end(void) {}
 void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p) { (void)form, (void)p; }

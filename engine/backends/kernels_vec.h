@@ -77,9 +77,9 @@ void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
 void dw_amx_pack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
 /* Packs 32 * n_steps values as row `row` of weight tiles: step s, part p is at tiles + (s * n_parts + p) KB. */
 void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles);
-/* The same, in one part, of 32 * n_steps packed weights of a type, without F32 in between; needs AVX512_BF16.  NULL: the
- * type has none. */
-typedef void dw_unpack_tiles_fn(const uint8_t *w, int n_steps, int row, uint8_t *tiles);
+/* The same, in one part, of n_rows <= 16 rows of 32 * n_steps packed weights of a type, which begin at row[r] + offset:
+ * rows 0 .. n_rows - 1 of the tiles, without F32 in between; needs AVX512_BF16.  NULL: the type has none. */
+typedef void dw_unpack_tiles_fn(const uint8_t *const *row, size_t offset, int n_rows, int n_steps, uint8_t *tiles);
 extern dw_unpack_tiles_fn *const dw_unpack_tiles[DW_QTYPE_END];
 /* A whole tile of one part: its rows are 16 values of `low` and 16 of `high`, whose rows lie ld apart. */
 void dw_amx_unpack_halves(const float *low, const float *high, size_t ld, uint8_t *tile);
@@ -100,6 +100,31 @@ typedef struct dw_amx_product {
 /* attend with tiles, each number as two BF16; scratch has dw_attend_tiles_scratch_bytes. */
 void dw_attend_tiles(const dw_attend_job *job);
 size_t dw_attend_tiles_scratch_bytes(int head_dim, int n_group);
+
+/* Products of few tokens, a chunk of n_steps: n_row_tiles times n_token_tiles, 2 times 1 or 2, or 1 times 3 or 4.  Row
+ * tiles and token tiles lie panel_ld and x_ld bytes apart.  The sums stay in tiles from begin to end. */
+typedef struct dw_amx_few {
+    dw_gemm_form form;
+    int n_row_tiles, n_token_tiles, n_steps;
+    const uint8_t *panel, *x;
+    size_t panel_ld, x_ld;
+} dw_amx_few;
+
+/* Rows that are unpacked meanwhile: n_rows rows of 32 * n_steps weights, at row[r] + offset, into row tiles of another
+ * panel.  n_bytes from ahead[r] + ahead_offset on are prefetched. */
+typedef struct dw_amx_next {
+    const uint8_t *const *row, *const *ahead;
+    size_t offset, ahead_offset, n_bytes;
+    int n_rows, n_steps;
+    uint8_t *panel;
+} dw_amx_next;
+
+void dw_amx_few_begin(const dw_amx_few *few, bool fresh, const float *c); // c as of dw_amx_few_end; fresh: zeros
+void dw_amx_few_chunk(const dw_amx_few *few);
+void dw_amx_few_end(const dw_amx_few *few, float *c); // c: [row tile][token tile] squares
+/* dw_amx_few_chunk in DW_GEMM_ROUNDED while the rows of a type are unpacked.  NULL: the type has none. */
+typedef void dw_amx_few_fn(const dw_amx_few *few, const dw_amx_next *next);
+extern dw_amx_few_fn *const dw_amx_few_of[DW_QTYPE_END];
 
 void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p); // with the parts of `form`
 void dw_bf16_multiply(const dw_amx_product *p); // DW_GEMM_ROUNDED without tiles: AVX512_BF16 dots of the same packed numbers
