@@ -79,6 +79,7 @@ INLINE void put_superblock(const uint8_t *w, uint8_t *to) {
     const __m128 heads = _mm_cvtph_ps(_mm_cvtsi32_si128((int)dw_le32(w)));
     _mm256_storeu_ps(d, _mm256_mul_ps(_mm256_broadcastss_ps(heads), eight_bytes(scale)));
     _mm256_storeu_ps(m, _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(heads)), eight_bytes(min)));
+    __asm__("" : "+m"(d), "+m"(m)); // read from memory, as above: 16 tokens 31 ns instead of 35
     w += 16;
 #pragma GCC unroll 4
     for (int i = 0; i < BLOCKS; i += 2, w += 32, to += 2 * TILE_BYTES) {
