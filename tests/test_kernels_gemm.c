@@ -220,8 +220,9 @@ static void unaffected_by_cuts(void) {
             for (int i = 0; i < N_ASKED && dw_level_usable(level); i++) {
                 const dw_gemm_form form = form_asked(level, type, i);
                 multiply(&p, level, form, NULL, 0, 83, 0, 70, 1, whole);
-                static const int cuts[][4] = {
-                    {0, 83, 0, 70}, {0, 1, 69, 1}, {5, 40, 3, 17}, {81, 2, 9, 32}, {3, 77, 2, 47}, {0, 83, 6, 64}}; // rows, tokens
+                static const int cuts[][4] = {// rows, tokens
+                                              {0, 83, 0, 70}, {0, 1, 69, 1},  {5, 40, 3, 17},
+                                              {81, 2, 9, 32}, {3, 77, 2, 47}, {0, 83, 6, 64}};
                 for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
                     const int first = cuts[c][0], rows = cuts[c][1], token0 = cuts[c][2], tokens = cuts[c][3];
                     multiply(&p, level, form, NULL, first, rows, token0, tokens, 3, part);
@@ -238,25 +239,33 @@ static void unaffected_by_cuts(void) {
     }
 }
 
-/* Few tokens whose rows are so long that they leave L2: rows share chunks of them, 128 rows at most. */
+/* Few tokens whose rows are so long that they leave L2: groups of 128 or 256 rows share chunks of them. */
 static void long_tokens(void) {
-    enum { ROWS = 150, TOKENS = 50 };
     if (!dw_level_usable(DW_AMX)) SKIP("this machine has no AMX");
-    static const dw_qtype types[] = {DW_Q4_0, DW_BF16, DW_F16};
-    float *y = malloc(ROWS * TOKENS * sizeof *y), *some = malloc(ROWS * TOKENS * sizeof *some);
-    for (int i = 0; i < 3; i++) {
-        const dw_qtype_row *type = dw_qtype_get(types[i]);
-        const dw_gemm_form form = dw_gemm_form_of(DW_AMX, type, DW_PRECISION_ROUNDED, TOKENS);
-        problem p = problem_new(type, form == DW_GEMM_ROUNDED ? 16416 : 8200, ROWS, TOKENS);
-        multiply(&p, DW_AMX, form, NULL, 0, ROWS, 0, TOKENS, 1, y);
-        multiply(&p, DW_AMX, form, NULL, 0, ROWS, 3, 5, 1, some);
+    static const struct {
+        dw_qtype type;
+        int n, n_rows, n_tokens;
+    } cases[] = {{DW_Q4_0, 16416, 150, 50},
+                 {DW_BF16, 8200, 150, 50},
+                 {DW_F16, 8200, 150, 50},
+                 {DW_F16, 12300, 290, 20},
+                 {DW_F16, 24600, 270, 9}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const dw_qtype_row *type = dw_qtype_get(cases[i].type);
+        const int n_rows = cases[i].n_rows, n_tokens = cases[i].n_tokens;
+        const dw_gemm_form form = dw_gemm_form_of(DW_AMX, type, DW_PRECISION_ROUNDED, n_tokens);
+        problem p = problem_new(type, cases[i].n, n_rows, n_tokens);
+        float *y = malloc((size_t)(n_rows * n_tokens) * sizeof *y), *some = malloc((size_t)(n_rows * 5) * sizeof *some);
+        multiply(&p, DW_AMX, form, NULL, 0, n_rows, 0, n_tokens, 1, y);
+        multiply(&p, DW_AMX, form, NULL, 0, n_rows, 3, 5, 1, some);
         const double error = relative_error(&p, y);
-        CHECK(error <= bound[form], "%s: %.3g", type->name, error);
-        CHECK(!memcmp(some, y + 3 * ROWS, 5 * ROWS * sizeof *y), "%s: the sums depend on the number of tokens", type->name);
+        CHECK(error <= bound[form], "%s, %d tokens: %.3g", type->name, n_tokens, error);
+        CHECK(!memcmp(some, y + 3 * n_rows, (size_t)(n_rows * 5) * sizeof *y),
+              "%s: the sums depend on the number of tokens", type->name);
+        free(y);
+        free(some);
         problem_free(&p);
     }
-    free(y);
-    free(some);
 }
 
 static void decoders_equal(void) {
@@ -293,13 +302,13 @@ static void tiles_equal_decoders(void) {
     dw_rng rng;
     dw_rng_seed(&rng, 6);
     for (const dw_qtype_row *type = dw_qtypes; type->name; type++)
-        for (int n = type->block; dw_unpack_tiles[type->id] && n <= DW_PANEL_K; n += type->block) {
+        for (int i = 0; dw_unpack_tiles[type->id] && i < 2 * DW_PANEL_K / type->block; i++) {
+            const int n = (i / 2 + 1) * type->block, n_rows = i % 2 ? 5 : DW_TILE;
             const size_t bytes = dw_qtype_row_bytes(type, (size_t)n), tiles = (size_t)n / DW_AMX_STEP * 1024;
-            const int n_rows = n == type->block ? 5 : DW_TILE;
-            guarded src = guard(DW_TILE * bytes), got = guard(tiles), expected = guard(tiles);
+            guarded src = guard((size_t)n_rows * bytes), got = guard(tiles), expected = guard(tiles);
             const uint8_t *at[DW_TILE];
             float row[DW_PANEL_K];
-            random_weights(&rng, type, src.data, DW_TILE * bytes);
+            random_weights(&rng, type, src.data, (size_t)n_rows * bytes);
             memset(got.data, 7, tiles);
             memset(expected.data, 7, tiles);
             for (int r = 0; r < n_rows; r++) {
@@ -431,7 +440,7 @@ static void half_precision(void) {
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */
 
-/* Heads of a token are taken 4 + 2 + 1 at a time.  EARLY tokens are 35 rows: more than a pair of tiles, which later
+/* Heads of a token are taken up to 8 at a time.  EARLY tokens are 35 rows: more than a pair of tiles, which later
  * keys leave out. */
 enum { CTX = 200, GROUP = 7, QUERIES = 9, EARLY = 5 };
 
@@ -536,6 +545,50 @@ static void attention_of(int head_dim, const dw_qtype_row *type) {
     free(again);
 }
 
+/* One token's heads, however many are taken together, are as each is alone. */
+static void heads_together(void) {
+    enum { HEAD = 32, HEADS = 17, POSITIONS = 130 };
+    dw_rng rng;
+    dw_rng_seed(&rng, 9);
+    static const dw_qtype types[] = {DW_F16, DW_F32};
+    float values[POSITIONS * HEAD], q[HEADS * HEAD], mix[HEADS * HEAD], alone[HEADS * HEAD];
+    const int32_t pos = POSITIONS - 1;
+    random_values(q, HEADS * HEAD, &rng);
+    for (int i = 0; i < 2; i++) {
+        const dw_qtype_row *type = dw_qtype_get(types[i]);
+        guarded k = guard(dw_qtype_row_bytes(type, POSITIONS * HEAD)),
+                v = guard(dw_qtype_row_bytes(type, POSITIONS * HEAD));
+        random_values(values, POSITIONS * HEAD, &rng);
+        fill_cache(type, values, POSITIONS * HEAD, k.data);
+        random_values(values, POSITIONS * HEAD, &rng);
+        fill_cache(type, values, POSITIONS * HEAD, v.data);
+        EACH_LEVEL(vec) {
+            dw_attend_job job = {.type = type,
+                                 .decode = dw_unpack_of(level, type),
+                                 .k = k.data,
+                                 .v = v.data,
+                                 .head_dim = HEAD,
+                                 .n_group = 1,
+                                 .pos = &pos,
+                                 .ld = HEADS * HEAD,
+                                 .scale = 0.2f};
+            for (int h = 0; h < HEADS; h++) {
+                job.q = q + h * HEAD, job.mix = alone + h * HEAD;
+                attend_all(vec, ONE_TOKEN, job, 1, 1);
+            }
+            job.q = q, job.mix = mix;
+            for (job.n_group = 1; job.n_group <= HEADS; job.n_group++) {
+                memset(mix, 0xff, sizeof mix);
+                attend_all(vec, ONE_TOKEN, job, 1, 1);
+                CHECK(!memcmp(mix, alone, (size_t)job.n_group * HEAD * sizeof *mix), "%s %s, %d heads",
+                      dw_level_names[level], type->name, job.n_group);
+            }
+        }
+        unguard(&k);
+        unguard(&v);
+    }
+}
+
 /* Blocks of many rows: n_tokens queries of n_group heads, at positions 0, 3, 6 .., by tiles and in F32.  Two values
  * are infinite; where a row sees them, neither is finite. */
 static void tall_block(const dw_qtype_row *type, int head_dim, int n_group, int n_tokens, bool has_infinite) {
@@ -622,7 +675,8 @@ static void attention(void) {
 }
 
 static const test_case cases[] = {
-    {"every level's product of every type equals the sum in double within its bound, inside its memory", against_double},
+    {"every level's product of every type equals the sum in double within its bound, inside its memory",
+     against_double},
     {"products with 8-bit inputs equal those of the rounded inputs, whatever the sizes", eight_bit_inputs},
     {"a NaN or infinite input is not rounded away, and its neighbours do not see it", eight_bit_nans},
     {"a product's elements do not depend on how rows and tokens are cut, bit for bit", unaffected_by_cuts},
@@ -635,6 +689,7 @@ static const test_case cases[] = {
     {"log of a sum of exponentials is accurate to 1e-6", log_sum_exp},
     {"conversion to half precision equals the definition", half_precision},
     {"attention equals softmax in double, and each query does not depend on its neighbours, bit for bit", attention},
+    {"attention of one token: heads that are taken together are as each alone, bit for bit", heads_together},
     {"attention by tiles equals that in F32 for many rows, wide heads and infinite values", tall_blocks},
     {"attention: an infinite value at a later position does not reach earlier queries", unseen_infinity},
     {0},

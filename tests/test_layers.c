@@ -500,7 +500,9 @@ static void precision(void) {
         CHECK(dw_gemm_form_of(DW_AVX512, t, DW_PRECISION_ROUNDED, 1) == DW_GEMM_F32, "%s", t->name);
         CHECK(dw_gemm_form_of(DW_AMX, t, DW_PRECISION_INT8, DW_GEMM_FEW + 1) == rounded, "%s", t->name);
         const dw_gemm_form bytes = dw_gemm_form_of(DW_AVX512, t, DW_PRECISION_INT8, 1);
-        const dw_gemm_form few = bytes == DW_GEMM_INT8 && !dw_unpack_tiles[t->id] ? bytes : rounded;
+        const bool has_tiles = t->id == DW_Q4_0 || t->id == DW_Q4_1 || t->id == DW_Q4_K || t->id == DW_IQ4_NL;
+        const dw_gemm_form few = bytes == DW_GEMM_INT8 && !has_tiles ? bytes : rounded;
+        CHECK(!dw_unpack_tiles[t->id] == !has_tiles && !dw_amx_few_of[t->id] == !has_tiles, "%s", t->name);
         CHECK(dw_gemm_form_of(DW_AMX, t, DW_PRECISION_INT8, DW_GEMM_FEW) == few, "%s", t->name);
         CHECK(dw_gemm_form_of(DW_PORTABLE, t, DW_PRECISION_INT8, 1) == DW_GEMM_F32, "%s", t->name);
         for (dw_level l = DW_AVX2; l <= DW_AVX512; l++) { // as in decode

@@ -1,6 +1,6 @@
 /* kernels_gemm.c - matrix products: panels of weight rows in cache, multiplied with all tokens.
  *
- * A form (kernels.h) is a row of a table: how a tile of 16 tokens is packed, how a row of weights is unpacked into the
+ * A form (kernels.h) is a row of a table: how a tile of 16 tokens is packed, how rows of weights are unpacked into the
  * panel, and how a panel is multiplied with one or two tiles.  Everything else is the same for all forms.
  *
  * The sum over n is cut into chunks of 256.  For a block of up to 256 rows, chunk after chunk, the rows are unpacked
@@ -12,9 +12,9 @@
  *             squares (16 rows, 16 tokens) += panel . tokens
  *
  * With few tokens, reading and unpacking weights take longer than multiplying.  For up to DW_GEMM_FEW tokens a block
- * has 16 rows, so that weights are read nearly in the order of the file.  (From memory, Zen 4, 16 tokens of 3,584
- * values, Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)  Tiles of BF16 have a loop of their own for few
- * tokens, further down.
+ * has 16 rows, or as many as the form needs, so that weights are read nearly in the order of the file.  (From memory,
+ * Zen 4, 16 tokens of 3,584 values, Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)  Tiles of BF16 have a loop
+ * of their own for few tokens, further down.
  *
  * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition; the
  * finished squares are transposed once.  Missing rows of a square are zeros, missing tokens anything.
@@ -88,7 +88,8 @@ typedef struct panel_job {
     dw_amx_product p;
 } panel_job;
 
-/* Rows first .. first + n - 1 of a panel, k values each; row r of the panel is unpacked from row[r] + offset. */
+/* Rows first .. first + n - 1 of a panel, k values each; row r of the panel is unpacked from row[r] + offset.  first is a
+ * multiple of DW_TILE. */
 typedef struct panel_rows {
     uint8_t *panel;
     const uint8_t *const *row;
@@ -150,31 +151,29 @@ static size_t row_tile_bytes_amx(dw_gemm_form form, int k) {
     return (size_t)steps_of(k) * (size_t)weight_parts(form) * AMX_TILE;
 }
 
-/* Rows of one row tile, from row `first` of it on. */
-static void unpack_tile(const product *p, const uint8_t *const *row, size_t offset, int first, int n, int k,
-                        uint8_t *tiles) {
+/* n rows of a row tile. */
+static void unpack_tile(const product *p, const uint8_t *const *row, size_t offset, int n, int k, uint8_t *tiles) {
     const dw_qtype_row *type = p->job->w->type;
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
     const bool in_place = type->id == DW_F32 && k % DW_AMX_STEP == 0;
     if (n_parts == 1 && dw_unpack_tiles[type->id]) {
-        dw_unpack_tiles[type->id](row, offset, n, n_steps, tiles + first * DW_AMX_STEP * 2);
+        dw_unpack_tiles[type->id](row, offset, n, n_steps, tiles);
         return;
     }
     memset(p->row + k, 0, (size_t)(n_steps * DW_AMX_STEP - k) * sizeof *p->row);
     for (int r = 0; r < n; r++) {
         const uint8_t *w = row[r] + offset;
         if (!in_place) dw_unpack_of(p->job->level, type)(w, p->row, (size_t)k);
-        dw_amx_unpack(in_place ? (const float *)(const void *)w : p->row, n_steps, first + r, n_parts, tiles);
+        dw_amx_unpack(in_place ? (const float *)(const void *)w : p->row, n_steps, r, n_parts, tiles);
     }
 }
 
 static void unpack_amx(const product *p, panel_rows rows) {
     const size_t bytes = row_tile_bytes_amx(p->job->form, rows.k);
-    for (int n, done = 0; done < rows.n; done += n) {
-        const int at = rows.first + done, first = at % DW_TILE;
-        n = smaller(rows.n - done, DW_TILE - first);
-        unpack_tile(p, rows.row + at, rows.offset, first, n, rows.k, rows.panel + (size_t)(at / DW_TILE) * bytes);
-    }
+    dw_assert(rows.first % DW_TILE == 0);
+    for (int r = rows.first, end = rows.first + rows.n; r < end; r += DW_TILE)
+        unpack_tile(p, rows.row + r, rows.offset, smaller(DW_TILE, end - r), rows.k,
+                    rows.panel + (size_t)(r / DW_TILE) * bytes);
 }
 
 static void multiply_amx(const panel_job *j) {
@@ -340,7 +339,7 @@ static void find_rows(const product *p, int row0, int n, const uint8_t **row) {
     }
 }
 
-/* Rows of the panel from n_rows on become zeros. */
+/* Rows of the panel from n_rows on become zeros: nothing reads their sums, but numbers that lie there may be slow. */
 static void clear_missing(const product *p, uint8_t *panel, int n_rows, int n_row_tiles, int k) {
     const size_t bytes = forms[p->job->form].row_tile_bytes(p->job->form, k);
     const int first = n_rows / DW_TILE;
@@ -403,7 +402,7 @@ static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, 
 
 /* ---- product ------------------------------------------------------------------------------------------------ */
 
-/* Copies finished sums of one or two token tiles, [row tile][token tile], to y. */
+/* Copies finished sums, [row tile][token tile], to y. */
 static void store_tokens(const product *p, const float *sum, int row0, int n_rows, int token0, int n_token_tiles) {
     const dw_vec *vec = dw_vec_of(p->job->level);
     for (int tile = 0; tile < n_token_tiles; tile++)
@@ -470,7 +469,8 @@ static void multiply_block(const product *p, int row0, int n_rows) {
 /* ---- few tokens, tiles of BF16 ------------------------------------------------------------------------------ */
 
 /* Bands of 32 rows times up to two token tiles, or of 16 rows times up to four: the sums of a band are four tiles.
- * They stay there chunk after chunk.  While a chunk is multiplied, the next one is unpacked into another panel.
+ * They stay there chunk after chunk.  While a chunk is multiplied, or after it where the type has no function for both,
+ * the next one is unpacked into another panel.
  *
  * Each band reads all tokens.  Where they do not fit in L2 with the rest, a chunk of them is multiplied with several
  * bands, whose sums go to memory.  (64 tokens of 18,944 values, ns for 16 rows and 32 values: 1 band 116, 2 98, 4 84, 8
@@ -482,9 +482,12 @@ typedef struct few_tokens {
     int n_bands;                    // that share a chunk's tokens
 } few_tokens;
 
+_Static_assert(2 * FEW_PANEL <= PANEL_BYTES && MOST_BANDS * BAND_SUM * 4 <= SUM_BYTES, "panels and sums of bands");
+_Static_assert(DW_GEMM_FEW <= 4 * DW_TILE, "a band has four tiles of sums");
+
 /* A chunk of a band. */
 typedef struct band {
-    int group, n_group, i; // first row and number of rows of the bands that share tokens; which of them
+    int group, n_group, i; // first row and number of rows of the bands that share tokens, 0: none; which of them
     int k0, k;
     bool is_second; // panel
 } band;
@@ -505,7 +508,7 @@ static band band_at(const product *p, const few_tokens *f, int group, int i, int
                   smaller(DW_PANEL_K, (int)p->job->w->ne[0] - k0), is_second};
 }
 
-/* The next band of the chunk, or the first of the next chunk, or of the next group; n_group <= 0: none. */
+/* The next band of the chunk, or the first of the next chunk, or of the next group. */
 static band band_after(const product *p, const few_tokens *f, const band *b) {
     if ((b->i + 1) * band_rows(f) < b->n_group) return band_at(p, f, b->group, b->i + 1, b->k0, !b->is_second);
     if (b->k0 + b->k < (int)p->job->w->ne[0]) return band_at(p, f, b->group, 0, b->k0 + b->k, !b->is_second);
@@ -518,16 +521,18 @@ static uint8_t *panel_of(const product *p, const band *b) { return p->panel + (b
 static dw_amx_next next_of(const product *p, const few_tokens *f, const band *b, const uint8_t *const *row) {
     const dw_qtype_row *type = p->job->w->type;
     const size_t offset = dw_qtype_row_bytes(type, (size_t)b->k0), bytes = dw_qtype_row_bytes(type, (size_t)b->k);
-    const bool is_last = b->k0 + b->k == (int)p->job->w->ne[0];
+    const int n = (int)p->job->w->ne[0];
+    const bool is_last = b->k0 + b->k == n;
     row += b->i * band_rows(f);
-    return (dw_amx_next){.row = row,
-                         .offset = offset,
-                         .ahead = is_last ? row + f->n_bands * band_rows(f) : row,
-                         .ahead_offset = is_last ? 0 : offset + bytes,
-                         .n_bytes = bytes,
-                         .n_rows = rows_of_band(f, b),
-                         .n_steps = steps_of(b->k),
-                         .panel = panel_of(p, b)};
+    return (dw_amx_next){
+        .row = row,
+        .offset = offset,
+        .ahead = is_last ? row + f->n_bands * band_rows(f) : row,
+        .ahead_offset = is_last ? 0 : offset + bytes,
+        .n_bytes = dw_qtype_row_bytes(type, (size_t)smaller(DW_PANEL_K, is_last ? n : n - b->k0 - b->k)),
+        .n_rows = rows_of_band(f, b),
+        .n_steps = steps_of(b->k),
+        .panel = panel_of(p, b)};
 }
 
 static void unpack_next(const product *p, const dw_amx_next *n, int k) {
@@ -559,21 +564,24 @@ static void multiply_band(const product *p, const few_tokens *f, const band *b, 
     if (!both && next->n_rows > 0) unpack_next(p, next, next_k);
 }
 
+/* Finds the band's rows and those of the next group, if it is the first of a group. */
+static dw_amx_next begin_band(const product *p, const few_tokens *f, const band *b, const uint8_t **row) {
+    if (!b->n_group) return (dw_amx_next){0};
+    if (b->k0 == 0 && b->i == 0) find_rows(p, b->group, 2 * f->n_bands * band_rows(f), row);
+    clear_missing(p, panel_of(p, b), rows_of_band(f, b), f->n_row_tiles, b->k);
+    return next_of(p, f, b, row);
+}
+
 static void multiply_few(const product *p) {
     const few_tokens f = few_tokens_of(p->job);
     const uint8_t *row[2 * MOST_FEW_ROWS];
-    band b = {0}, next = band_at(p, &f, 0, 0, 0, false);
-    for (bool is_first = true; is_first || b.n_group > 0; is_first = false) {
-        dw_amx_next rows = {0};
-        if (next.n_group > 0) {
-            if (next.k0 == 0 && next.i == 0) find_rows(p, next.group, 2 * f.n_bands * band_rows(&f), row);
-            clear_missing(p, panel_of(p, &next), rows_of_band(&f, &next), f.n_row_tiles, next.k);
-            rows = next_of(p, &f, &next, row);
-        }
-        if (is_first) unpack_next(p, &rows, next.k);
-        else multiply_band(p, &f, &b, &rows, next.k);
-        b = next;
-        if (b.n_group > 0) next = band_after(p, &f, &b);
+    band next = band_at(p, &f, 0, 0, 0, false);
+    dw_amx_next rows = begin_band(p, &f, &next, row);
+    unpack_next(p, &rows, next.k);
+    for (band b = next; b.n_group; b = next) {
+        next = band_after(p, &f, &b);
+        rows = begin_band(p, &f, &next, row);
+        multiply_band(p, &f, &b, &rows, next.k);
     }
 }
 

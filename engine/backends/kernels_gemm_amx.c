@@ -1,7 +1,8 @@
 /* kernels_gemm_amx.c - products of BF16 tiles: 16 rows x 32 values times 32 values x 16 tokens.
  *
  * A weight tile holds 16 rows of 32 numbers; a token tile holds 16 pairs of values, each for 16 tokens, as TDPBF16PS
- * requires.  Two row tiles are multiplied with two token tiles, so that four sums hide each other's latency. */
+ * requires.  Two row tiles are multiplied with two token tiles, or one with four, so that four sums hide each other's
+ * latency. */
 #include "backends/kernels_tiles.h"
 
 #if defined(__x86_64__)
@@ -96,7 +97,9 @@ TARGET void dw_amx_end(void) { _tile_release(); }
 
 /* ---- two row tiles times one or two token tiles ------------------------------------------------------------------ */
 
-INLINE void begin_sums(bool two, bool fresh, const float *c, size_t ld) {
+/* Sums of two row tiles lie one or two squares apart. */
+INLINE void begin_sums(bool two, bool fresh, const float *c) {
+    const int ld = two ? 2 * SQUARE : SQUARE;
     if (fresh) {
         _tile_zero(0);
         if (two) _tile_zero(1);
@@ -110,7 +113,8 @@ INLINE void begin_sums(bool two, bool fresh, const float *c, size_t ld) {
     if (two) _tile_loadd(3, c + ld + SQUARE, ROW_BYTES);
 }
 
-INLINE void end_sums(bool two, float *c, size_t ld) {
+INLINE void end_sums(bool two, float *c) {
+    const int ld = two ? 2 * SQUARE : SQUARE;
     _tile_stored(0, c, ROW_BYTES);
     if (two) _tile_stored(1, c + SQUARE, ROW_BYTES);
     _tile_stored(2, c + ld, ROW_BYTES);
@@ -126,12 +130,12 @@ typedef struct tile_block {
 
 INLINE void block(dw_gemm_form form, bool two, tile_block b, bool fresh) {
     const int w_step = weight_step(form), x_step = token_step(form);
-    begin_sums(two, fresh, b.c, b.c_ld);
+    begin_sums(two, fresh, b.c);
     for (int s = 0; s < b.n_steps; s++, b.w += w_step, b.x += x_step) {
         for (int i = 0; i < b.n_ahead; i++, b.ahead += ROW_BYTES) _mm_prefetch((const char *)b.ahead, _MM_HINT_T1);
         step_of_rows(form, two, b.w, b.w_ld, b.x, b.x_ld);
     }
-    end_sums(two, b.c, b.c_ld);
+    end_sums(two, b.c);
 }
 
 /* One or two token tiles.  Meanwhile the next two are prefetched into L2; with many tokens they come from L3. */
@@ -157,17 +161,14 @@ INLINE void multiply(dw_gemm_form form, bool two, const dw_amx_product *p) {
 
 /* ---- few tokens ------------------------------------------------------------------------------------------------ */
 
-INLINE void few_sums(const dw_amx_few *f, bool *two, size_t *ld) { // wide: four squares one after the other
-    *two = f->n_row_tiles == 1 || f->n_token_tiles > 1;
-    *ld = *two ? 2 * SQUARE : SQUARE;
-}
+/* The four sums are squares that follow each other; or two are, of one token tile. */
+INLINE bool has_four(const dw_amx_few *f) { return f->n_row_tiles == 1 || f->n_token_tiles > 1; }
 
 TARGET void dw_amx_few_begin(const dw_amx_few *f, bool fresh, const float *c) {
-    size_t ld;
-    bool two;
-    few_sums(f, &two, &ld);
+    dw_assert(f->n_row_tiles == 1 || f->n_row_tiles == 2);
+    dw_assert(f->n_token_tiles >= 1 && f->n_token_tiles <= (f->n_row_tiles == 1 ? 4 : 2));
     TILES_READ_MEMORY();
-    begin_sums(two, fresh, c, ld);
+    begin_sums(has_four(f), fresh, c);
 }
 
 INLINE void few_steps(dw_gemm_form form, const dw_amx_few *f) {
@@ -184,13 +185,7 @@ TARGET void dw_amx_few_chunk(const dw_amx_few *f) {
     else few_steps(DW_GEMM_SPLIT, f);
 }
 
-TARGET void dw_amx_few_end(const dw_amx_few *f, float *c) {
-    size_t ld;
-    bool two;
-    few_sums(f, &two, &ld);
-    end_sums(two, c, ld);
-    TILES_READ_MEMORY();
-}
+TARGET void dw_amx_few_end(const dw_amx_few *f, float *c) { end_sums(has_four(f), c); }
 
 TARGET void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p) {
     const bool two = p->n_token_tiles > 1;

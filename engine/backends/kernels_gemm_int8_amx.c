@@ -4,9 +4,9 @@
  * a part of 16 rows with that of 16 tokens.  The 256 dots go through memory, because tiles have no other way to
  * registers; then they are scaled and added up.  So elements are the same chains as with AVX-512, and equal bits.
  *
- * What limits it (a Xeon, a program written for the purpose): a part of Q4_0 takes 16.6 ns.  Loads and product alone take
- * 4.7, storing the dots 4.3, scaling 8.1: none of them overlaps with another, in whatever order and with one, two or four
- * tiles of dots.  So DW_GEMM_ROUNDED is faster for types that are unpacked fast. */
+ * What limits it (a Xeon, a program written for the purpose): a part of Q4_0 takes 16.6 ns.  Loads and product alone
+ * take 4.7, storing the dots 4.3, scaling 8.1: none of them overlaps with another, in whatever order and with one, two or
+ * four tiles of dots.  So types that are unpacked straight into tiles of BF16 are multiplied there (dw_gemm_form_of). */
 #if defined(__x86_64__)
 #include "backends/kernels_gemm_int8_avx512.h"
 

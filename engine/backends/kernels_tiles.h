@@ -91,9 +91,12 @@ TILE_INLINE int token_step(dw_gemm_form form) { return form == DW_GEMM_ROUNDED ?
  * one. */
 TILE_INLINE void few_step(dw_gemm_form form, int n_row_tiles, bool two, const dw_amx_few *f, int s) {
     const uint8_t *w = f->panel + s * weight_step(form), *x = f->x + s * token_step(form);
+    if (n_row_tiles == 2) {
+        step_of_rows(form, two, w, f->panel_ld, x, f->x_ld);
+        return;
+    }
     const uint8_t *const tiles[4] = {x, x + f->x_ld, x + 2 * f->x_ld, x + (size_t)(f->n_token_tiles - 1) * f->x_ld};
-    if (n_row_tiles == 1) wide_step(form, w, tiles);
-    else step_of_rows(form, two, w, f->panel_ld, x, f->x_ld);
+    wide_step(form, w, tiles);
 }
 
 #endif

@@ -102,7 +102,8 @@ void dw_attend_tiles(const dw_attend_job *job);
 size_t dw_attend_tiles_scratch_bytes(int head_dim, int n_group);
 
 /* Products of few tokens, a chunk of n_steps: n_row_tiles times n_token_tiles, 2 times 1 or 2, or 1 times 3 or 4.  Row
- * tiles and token tiles lie panel_ld and x_ld bytes apart.  The sums stay in tiles from begin to end. */
+ * tiles and token tiles lie panel_ld and x_ld bytes apart.  The sums stay in tiles from begin to end, which may enclose
+ * all chunks, or each. */
 typedef struct dw_amx_few {
     dw_gemm_form form;
     int n_row_tiles, n_token_tiles, n_steps;
@@ -111,7 +112,7 @@ typedef struct dw_amx_few {
 } dw_amx_few;
 
 /* Rows that are unpacked meanwhile: n_rows rows of 32 * n_steps weights, at row[r] + offset, into row tiles of another
- * panel.  n_bytes from ahead[r] + ahead_offset on are prefetched. */
+ * panel.  n_bytes from ahead[r] + ahead_offset on, or some more, are prefetched. */
 typedef struct dw_amx_next {
     const uint8_t *const *row, *const *ahead;
     size_t offset, ahead_offset, n_bytes;
