@@ -122,7 +122,8 @@ typedef enum dw_precision {
     DW_PRECISION_SPLIT,   // numbers as a sum of two BF16: relative error about 3e-6
     DW_PRECISION_ROUNDED, // quantized weights and their inputs to one BF16: 2e-3; 16 and 32 bits as in split
     DW_PRECISION_INT8,    // inputs of quantized weights to 8 bits, as in decode: 6e-3; where there is no such kernel
-                          // (portable), on amx above 64 tokens or in exact sessions, and for 16 and 32 bits: as rounded
+                          // (portable), on amx above 64 tokens (Q4_0, Q4_1, Q4_K, IQ4_NL: above 8) or in exact sessions,
+                          // and for 16 and 32 bits: as rounded
 } dw_precision;
 
 typedef struct dw_session_options { // zero means the default

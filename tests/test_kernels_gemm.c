@@ -220,8 +220,7 @@ static void unaffected_by_cuts(void) {
             for (int i = 0; i < N_ASKED && dw_level_usable(level); i++) {
                 const dw_gemm_form form = form_asked(level, type, i);
                 multiply(&p, level, form, NULL, 0, 83, 0, 70, 1, whole);
-                static const int cuts[][4] = {// rows, tokens
-                                              {0, 83, 0, 70}, {0, 1, 69, 1},  {5, 40, 3, 17},
+                static const int cuts[][4] = {{0, 83, 0, 70}, {0, 1, 69, 1},  {5, 40, 3, 17}, // rows, tokens
                                               {81, 2, 9, 32}, {3, 77, 2, 47}, {0, 83, 6, 64}};
                 for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
                     const int first = cuts[c][0], rows = cuts[c][1], token0 = cuts[c][2], tokens = cuts[c][3];

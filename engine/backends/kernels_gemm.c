@@ -339,7 +339,8 @@ static void find_rows(const product *p, int row0, int n, const uint8_t **row) {
     }
 }
 
-/* Rows of the panel from n_rows on become zeros: nothing reads their sums, but numbers that lie there may be slow. */
+/* Before n_rows rows are unpacked: row tiles that they do not fill become zeros.  Nothing reads the sums of missing
+ * rows, but numbers that lie there may be slow. */
 static void clear_missing(const product *p, uint8_t *panel, int n_rows, int n_row_tiles, int k) {
     const size_t bytes = forms[p->job->form].row_tile_bytes(p->job->form, k);
     const int first = n_rows / DW_TILE;
@@ -451,9 +452,11 @@ static void multiply_block(const product *p, int row0, int n_rows) {
         const int k = smaller(chunk, n - k0);
         const bool fresh = k0 == 0, last = k0 + k == n;
         const uint8_t *x = p->job->packed + chunk_offset(p->job->form, p->job->n_tokens, k0);
-        if (!p->turned) clear_missing(p, p->panel, n_rows, n_row_tiles, k);
         if (p->turned) unpack_turned(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
-        else unpack(p, row, n_rows, k0, k);
+        else {
+            clear_missing(p, p->panel, n_rows, n_row_tiles, k);
+            unpack(p, row, n_rows, k0, k);
+        }
         for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->job->form, k)) {
             const int here = smaller(2, n_token_tiles - t),
                       n_tokens = smaller(2 * DW_TILE, p->job->n_tokens - t * DW_TILE);
@@ -475,7 +478,12 @@ static void multiply_block(const product *p, int row0, int n_rows) {
  * Each band reads all tokens.  Where they do not fit in L2 with the rest, a chunk of them is multiplied with several
  * bands, whose sums go to memory.  (64 tokens of 18,944 values, ns for 16 rows and 32 values: 1 band 116, 2 98, 4 84, 8
  * 68, 16 64 to 69; of 3,584 values, 1 band 52.) */
-enum { MOST_BANDS = 8, MOST_FEW_ROWS = MOST_BANDS * 2 * DW_TILE, BAND_SUM = 4 * SQUARE, TOKENS_IN_L2 = 3 << 19 };
+enum {
+    MOST_BANDS = 8,
+    MOST_FEW_ROWS = MOST_BANDS * 2 * DW_TILE,
+    BAND_SUM = 4 * SQUARE,
+    TOKENS_IN_L2 = 3 << 19, // bytes
+};
 
 typedef struct few_tokens {
     int n_row_tiles, n_token_tiles; // of a band
@@ -531,17 +539,17 @@ static dw_amx_next next_of(const product *p, const few_tokens *f, const band *b,
         .ahead_offset = is_last ? 0 : offset + bytes,
         .n_bytes = dw_qtype_row_bytes(type, (size_t)smaller(DW_PANEL_K, is_last ? n : n - b->k0 - b->k)),
         .n_rows = rows_of_band(f, b),
-        .n_steps = steps_of(b->k),
+        .k = b->k,
         .panel = panel_of(p, b)};
 }
 
-static void unpack_next(const product *p, const dw_amx_next *n, int k) {
+static void unpack_next(const product *p, const dw_amx_next *n) {
     for (int r = 0; r < n->n_rows; r++)
         for (size_t i = 0; i < n->n_bytes; i += 64) __builtin_prefetch(n->ahead[r] + n->ahead_offset + i, 0, 2);
-    unpack_amx(p, (panel_rows){n->panel, n->row, n->offset, 0, n->n_rows, k});
+    unpack_amx(p, (panel_rows){n->panel, n->row, n->offset, 0, n->n_rows, n->k});
 }
 
-static void multiply_band(const product *p, const few_tokens *f, const band *b, const dw_amx_next *next, int next_k) {
+static void multiply_band(const product *p, const few_tokens *f, const band *b, const dw_amx_next *next) {
     const dw_gemm_job *job = p->job;
     const bool last = b->k0 + b->k == (int)job->w->ne[0];
     const dw_amx_few few = {.form = job->form,
@@ -552,16 +560,15 @@ static void multiply_band(const product *p, const few_tokens *f, const band *b, 
                             .x = job->packed + chunk_offset(job->form, job->n_tokens, b->k0),
                             .panel_ld = row_tile_bytes_amx(job->form, b->k),
                             .x_ld = tile_bytes(job->form, b->k)};
-    dw_amx_few_fn *both = job->form == DW_GEMM_ROUNDED && next->n_steps == DW_PANEL_K / DW_AMX_STEP
-                              ? dw_amx_few_of[job->w->type->id]
-                              : NULL;
+    dw_amx_few_fn *both =
+        job->form == DW_GEMM_ROUNDED && next->k == DW_PANEL_K ? dw_amx_few_of[job->w->type->id] : NULL;
     float *sum = p->sum + b->i * BAND_SUM;
     if (f->n_bands > 1 || b->k0 == 0) dw_amx_few_begin(&few, b->k0 == 0, sum);
     if (both) both(&few, next);
     else dw_amx_few_chunk(&few);
     if (f->n_bands > 1 || last) dw_amx_few_end(&few, sum);
     if (last) store_tokens(p, sum, b->group + b->i * band_rows(f), rows_of_band(f, b), 0, f->n_token_tiles);
-    if (!both && next->n_rows > 0) unpack_next(p, next, next_k);
+    if (!both) unpack_next(p, next);
 }
 
 /* Finds the band's rows and those of the next group, if it is the first of a group. */
@@ -577,11 +584,11 @@ static void multiply_few(const product *p) {
     const uint8_t *row[2 * MOST_FEW_ROWS];
     band next = band_at(p, &f, 0, 0, 0, false);
     dw_amx_next rows = begin_band(p, &f, &next, row);
-    unpack_next(p, &rows, next.k);
+    unpack_next(p, &rows);
     for (band b = next; b.n_group; b = next) {
         next = band_after(p, &f, &b);
         rows = begin_band(p, &f, &next, row);
-        multiply_band(p, &f, &b, &rows, next.k);
+        multiply_band(p, &f, &b, &rows);
     }
 }
 
@@ -605,10 +612,10 @@ static void multiply_all(const dw_gemm_job *job, bool turned) {
     const bool has_tiles = uses_tiles(job->level, job->form);
     if (has_tiles) dw_amx_begin(part_bytes(job->form, job->w->type->id));
     const bool is_few = !turned && job->n_tokens <= DW_GEMM_FEW;
+    const bool by_bands = is_few && has_tiles && job->form != DW_GEMM_INT8 && !job->by_rows;
     const int block = is_few ? forms[job->form].row_tiles * DW_TILE : ROW_BLOCK;
-    if (is_few && has_tiles && job->form != DW_GEMM_INT8 && !job->by_rows) multiply_few(&p);
-    else
-        for (int r = 0; r < job->n_rows; r += block) multiply_block(&p, r, smaller(block, job->n_rows - r));
+    if (by_bands) multiply_few(&p);
+    for (int r = 0; !by_bands && r < job->n_rows; r += block) multiply_block(&p, r, smaller(block, job->n_rows - r));
     if (has_tiles) dw_amx_end();
 }
 

@@ -96,6 +96,9 @@ typedef struct dw_amx_product {
     float *c;
     bool fresh; // c begins at zero
 } dw_amx_product;
+void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p); // with the parts of `form`
+/* DW_GEMM_ROUNDED without tiles: AVX512_BF16 dots of the same packed numbers. */
+void dw_bf16_multiply(const dw_amx_product *p);
 
 /* attend with tiles, each number as two BF16; scratch has dw_attend_tiles_scratch_bytes. */
 void dw_attend_tiles(const dw_attend_job *job);
@@ -111,23 +114,21 @@ typedef struct dw_amx_few {
     size_t panel_ld, x_ld;
 } dw_amx_few;
 
-/* Rows that are unpacked meanwhile: n_rows rows of 32 * n_steps weights, at row[r] + offset, into row tiles of another
- * panel.  n_bytes from ahead[r] + ahead_offset on, or some more, are prefetched. */
+/* Rows that are unpacked meanwhile: n_rows rows of k weights, at row[r] + offset, into row tiles of another panel.
+ * n_bytes from ahead[r] + ahead_offset on, or some more, are prefetched. */
 typedef struct dw_amx_next {
     const uint8_t *const *row, *const *ahead;
     size_t offset, ahead_offset, n_bytes;
-    int n_rows, n_steps;
+    int n_rows, k;
     uint8_t *panel;
 } dw_amx_next;
 
 void dw_amx_few_begin(const dw_amx_few *few, bool fresh, const float *c); // c as of dw_amx_few_end; fresh: zeros
 void dw_amx_few_chunk(const dw_amx_few *few);
 void dw_amx_few_end(const dw_amx_few *few, float *c); // c: [row tile][token tile] squares
-/* dw_amx_few_chunk in DW_GEMM_ROUNDED while the rows of a type are unpacked.  NULL: the type has none. */
+/* dw_amx_few_chunk in DW_GEMM_ROUNDED while rows of a type are unpacked; next->k is DW_PANEL_K.  NULL: the type has
+ * none. */
 typedef void dw_amx_few_fn(const dw_amx_few *few, const dw_amx_next *next);
 extern dw_amx_few_fn *const dw_amx_few_of[DW_QTYPE_END];
-
-void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p); // with the parts of `form`
-void dw_bf16_multiply(const dw_amx_product *p); // DW_GEMM_ROUNDED without tiles: AVX512_BF16 dots of the same packed numbers
 
 #endif
