@@ -32,9 +32,10 @@
  * differ only on CPUs with tiles for BF16 (level amx); the other levels multiply in F32.  `int8` rounds the inputs of
  * quantized weights to 8 bits where that is fastest: at the levels avx2 and avx512, and at level amx for 9 to 64
  * tokens of sessions that are not exact; else it is the same as `rounded`.  The fast path for up to 8 tokens always
- * packs them to 8 bits for quantized weights.  Attention is F32, whatever the precision.  But at level amx, in sessions
- * that are not exact, attention of several tokens of a sequence has sums of two BF16 as factors, in passes of more than
- * 8 tokens. */
+ * packs them to 8 bits for quantized weights.  `bf16` rounds weights of every type, and inputs, to one BF16, as models in
+ * bfloat16 do, where the CPU multiplies BF16 (amx, AVX512_BF16).  Attention is F32, whatever the precision.  But at
+ * level amx, in sessions that are not exact, attention of several tokens of a sequence has sums of two BF16 as factors,
+ * in passes of more than 8 tokens. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 
@@ -124,6 +125,8 @@ typedef enum dw_precision {
     DW_PRECISION_INT8,    // inputs of quantized weights to 8 bits, as in decode: 6e-3; where there is no such kernel
                           // (portable), on amx above 64 tokens (Q4_0, Q4_1, Q4_K, IQ4_NL: above 8) or in exact sessions,
                           // and for 16 and 32 bits: as rounded
+    DW_PRECISION_BF16,    // all weights and their inputs to one BF16, where the CPU multiplies them (amx, AVX512_BF16):
+                          // 2e-3; on others as split
 } dw_precision;
 
 typedef struct dw_session_options { // zero means the default

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 static struct {
-    const char *model, *prompt, *prompt_file, *system;
+    const char *model, *prompt, *prompt_file, *system, *precision;
     int n_predict, n_ctx, top_k, seed;
     double temperature, top_p, min_p;
     bool chat, echo;
@@ -43,6 +43,8 @@ static const opt_row rows[] = {
      "talk in the format of the model's chat template; without -p each line of standard input is a message"},
     {"system", 0, OPT_TEXT, 0, &o.system, NULL, "TEXT", "system message of a chat"},
     {"echo", 0, OPT_FLAG, 0, &o.echo, NULL, NULL, "print the prompt before the text"},
+    {"precision", 0, OPT_CHOICE, 0, &o.precision, "int8", "NAME",
+     "how finely products of more than 8 tokens are rounded", OPT_CHOICES_HELP(tool_precision_names, tool_precision_name)},
     OPT_KV, OPT_SELECT, OPT_HUGE_PAGES,
     OPT_COMMON_ENGINE, {0}};
 // clang-format on
@@ -270,6 +272,7 @@ static int open_talk(talk *t, dw_pool *pool, dw_err *err) {
         warn("the model was trained on %d positions, %d were asked for", hp->n_ctx_train, o.n_ctx);
     dw_session_options so = {.pool = pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_out = 1};
     so.kv = tool_kv();
+    so.precision = tool_precision(o.precision);
     so.select = tool_select()->select;
     t->session = dw_session_new(t->model, &so, err);
     if (t->session && tool_select()->is_listed &&

@@ -89,7 +89,7 @@ const exp_column exp_columns[] = {
     {"kl_kind", AT(kl_kind), 0, "full: over the vocabulary; top64: a stored base's 64 likeliest tokens and the rest as one, a lower bound"},
     {"kv", AT(kv), 0, "type of the key/value cache"},
     {"select", AT(select), 0, "how gated layers were run: auto, fused, listed, dense"},
-    {"precision", AT(precision), 0, "how finely the products of quality columns were rounded: split, rounded, int8; unknown for ref"},
+    {"precision", AT(precision), 0, "how finely the products of quality columns were rounded: split, rounded, int8, bf16; unknown for ref"},
     {"base_sha256", AT(base_sha256), 0, "of the file of the model compared with"},
     {"window_range", AT(window_range), 0, "first and last window that was scored; of * where all texts have the same"},
     {"nll_ci90", AT(nll_ci90), 4, "half the width of the 90 % interval of nll_nats, by Student's t; that of ppl is exp(nll_nats - this) to exp(nll_nats + this)"},

@@ -502,7 +502,10 @@ static void precision(void) {
         const dw_gemm_form bytes = dw_gemm_form_of(DW_AVX512, t, DW_PRECISION_INT8, 1);
         const bool has_tiles = t->id == DW_Q4_0 || t->id == DW_Q4_1 || t->id == DW_Q4_K || t->id == DW_IQ4_NL;
         const dw_gemm_form few = bytes == DW_GEMM_INT8 && !has_tiles ? bytes : rounded;
-        CHECK(!dw_unpack_tiles[t->id] == !has_tiles && !dw_amx_few_of[t->id] == !has_tiles, "%s", t->name);
+        const bool has_words = t->id == DW_F16 || t->id == DW_BF16;
+        CHECK(!dw_unpack_tiles[t->id] == !(has_tiles || has_words) && !dw_amx_few_of[t->id] == !has_tiles, "%s", t->name);
+        CHECK(dw_gemm_form_of(DW_AMX, t, DW_PRECISION_BF16, 1) == DW_GEMM_ROUNDED, "%s", t->name);
+        CHECK(dw_gemm_form_of(DW_AVX2, t, DW_PRECISION_BF16, 1) == DW_GEMM_F32, "%s", t->name);
         CHECK(dw_gemm_form_of(DW_AMX, t, DW_PRECISION_INT8, DW_GEMM_FEW) == few, "%s", t->name);
         CHECK(dw_gemm_form_of(DW_PORTABLE, t, DW_PRECISION_INT8, 1) == DW_GEMM_F32, "%s", t->name);
         for (dw_level l = DW_AVX2; l <= DW_AVX512; l++) { // as in decode

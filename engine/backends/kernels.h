@@ -91,7 +91,7 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
  * 2^-17. */
 typedef enum dw_gemm_form {
     DW_GEMM_INT8,     // tokens as the dot kernels round them: about 6e-3; quantized weights; rows only
-    DW_GEMM_ROUNDED,  // AMX, one part each: relative RMS error about 2e-3; quantized weights
+    DW_GEMM_ROUNDED,  // AMX or AVX512_BF16, one part each: relative RMS error about 2e-3
     DW_GEMM_SPLIT_X,  // AMX, tokens in two parts; BF16 weights: 3e-6
     DW_GEMM_SPLIT,    // AMX, both in two parts, without lo * lo; other types: 3e-6
     DW_GEMM_F32,      // the other levels: 1e-6

@@ -59,7 +59,9 @@ const dw_int8 *dw_int8_of(dw_level level) {
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens) {
     const dw_int8 *int8 = dw_int8_of(level);
     const bool has_bytes = precision == DW_PRECISION_INT8 && int8 && int8->multiply[type->id];
+    const bool has_bf16 = level >= DW_AMX || dw_level_has_bf16(level);
     const bool few_bytes = n_tokens <= DW_GEMM_FEW && !dw_unpack_tiles[type->id];
+    if (precision == DW_PRECISION_BF16 && has_bf16) return DW_GEMM_ROUNDED;
     if (has_bytes && (level < DW_AMX || few_bytes)) return DW_GEMM_INT8;
     if (level < DW_AMX) return DW_GEMM_F32;
     if (type->id == DW_BF16) return DW_GEMM_SPLIT_X;
@@ -156,7 +158,7 @@ static void unpack_tile(const product *p, const uint8_t *const *row, size_t offs
     const dw_qtype_row *type = p->job->w->type;
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
     const bool in_place = type->id == DW_F32 && k % DW_AMX_STEP == 0;
-    if (n_parts == 1 && dw_unpack_tiles[type->id]) {
+    if (n_parts == 1 && dw_unpack_tiles[type->id] && k % DW_AMX_STEP == 0) {
         dw_unpack_tiles[type->id](row, offset, n, n_steps, tiles);
         return;
     }

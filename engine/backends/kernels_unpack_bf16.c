@@ -1,5 +1,5 @@
-/* kernels_unpack_bf16.c - weights of four bits straight into tiles of BF16, alone or while a chunk of few tokens is
- * multiplied; the numbers are those of the type's decoder, rounded, bit for bit.
+/* kernels_unpack_bf16.c - weights of 16 and of four bits straight into tiles of BF16, these also while a chunk of few
+ * tokens is multiplied; the numbers are those of the type's decoder, rounded, bit for bit.
  *
  * A code of four bits stands for one of 16 numbers.  Those of two blocks are computed and rounded once, into a table of
  * 32; one permutation of words looks up a block's 32 weights.
@@ -134,6 +134,32 @@ INLINE void few(dw_qtype type, const dw_amx_few *f, const dw_amx_next *n) {
     else multiply_and_unpack(type, 2, false, f, n);
 }
 
+/* ---- 16 bits ------------------------------------------------------------------------------------------------ */
+
+INLINE __m512i halves_as_bf16(__m512i halves) {
+    const __m256i low = _mm512_castsi512_si256(halves), high = _mm512_extracti64x4_epi64(halves, 1);
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_cvtph_ps(high), _mm512_cvtph_ps(low));
+}
+
+INLINE void unpack_words(dw_qtype type, const uint8_t *const *row, size_t offset, int n_rows, int n_steps,
+                         uint8_t *tiles) {
+    for (int r = 0; r < n_rows; r++, tiles += ROW_BYTES)
+        for (int i = 0; i < n_steps; i++) {
+            const __m512i words = _mm512_loadu_si512(row[r] + offset + i * ROW_BYTES);
+            _mm512_storeu_si512(tiles + i * TILE_BYTES, type == DW_F16 ? halves_as_bf16(words) : words);
+        }
+}
+
+#define WORD_TYPES(X) X(DW_F16, f16) X(DW_BF16, bf16)
+#define DEFINE_WORDS(type, suffix)                                                                                     \
+    TARGET static void unpack_##suffix(const uint8_t *const *row, size_t offset, int n_rows, int n_steps,              \
+                                       uint8_t *tiles) {                                                               \
+        unpack_words(type, row, offset, n_rows, n_steps, tiles);                                                       \
+    }
+WORD_TYPES(DEFINE_WORDS)
+
+/* ---- tables ------------------------------------------------------------------------------------------------- */
+
 #define BF16_TYPES(X) X(DW_Q4_0, q4_0) X(DW_Q4_1, q4_1) X(DW_IQ4_NL, iq4_nl) X(DW_Q4_K, q4_k)
 #define DEFINE(type, suffix)                                                                                           \
     TARGET static void unpack_##suffix(const uint8_t *const *row, size_t offset, int n_rows, int n_steps,              \
@@ -145,7 +171,7 @@ BF16_TYPES(DEFINE)
 
 #define UNPACK(type, suffix) [type] = unpack_##suffix,
 #define FEW(type, suffix) [type] = few_##suffix,
-dw_unpack_tiles_fn *const dw_unpack_tiles[DW_QTYPE_END] = {BF16_TYPES(UNPACK)};
+dw_unpack_tiles_fn *const dw_unpack_tiles[DW_QTYPE_END] = {BF16_TYPES(UNPACK) WORD_TYPES(UNPACK)};
 dw_amx_few_fn *const dw_amx_few_of[DW_QTYPE_END] = {BF16_TYPES(FEW)};
 
 #else // no AVX-512 on this machine

@@ -57,6 +57,10 @@ static const opt_row options[] = {
     {"level", 0, OPT_CHOICE, 0, &o.level, NULL, "NAME",
      "hold both programs to instruction sets; default: the best of each", OPT_CHOICES(exp_levels)},
     {"kv", 0, OPT_CHOICE, 0, &o.kv, "f16", "TYPE", "type of the key/value cache of both", OPT_CHOICES(kv_types)},
+    {"precision", 0, OPT_CHOICE, 0, &o.precision, NULL, "NAME",
+     "how finely this engine rounds products of more than 8 tokens; default: split for perplexity, as in score, int8 for the others, as in "
+     "generate; upstream's inputs of quantized weights always have 8 bits",
+     OPT_CHOICES_HELP(tool_precision_names, tool_precision_name)},
     OPT_HUGE_PAGES,
     {"try", 0, OPT_PATH, OPT_INPUT, &o.try, NULL, "FILE",
      .help = "find upstream's best setting on this file instead of -m: a large model with fewer layers"},
@@ -64,9 +68,6 @@ static const opt_row options[] = {
     {"text", 'f', OPT_PATH, OPT_INPUT, &o.text, NULL, "TEXT", .help = "text; default: random tokens"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1000000},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", .help = "only windows A to B of every text; 20 is 1-20"},
-    {"precision", 0, OPT_CHOICE, 0, &o.precision, "split", "NAME",
-     "how finely this engine rounds products, as in score; upstream's inputs of quantized weights always have 8 bits",
-     OPT_CHOICES_HELP(tool_precision_names, tool_precision_name)},
     {"ppl", 0, OPT_FLAG, 0, &o.ppl, NULL, NULL, .help = "compare the perplexities, time nothing"},
     {"stock-model", 0, OPT_PATH, OPT_INPUT, &o.stock_model, NULL, "FILE",
      .help = "of --ppl: upstream runs this file, of a type that this engine lacks, beside -m; tokens are those of -m"},
@@ -256,6 +257,11 @@ static int lap_tokens(exp_work work) {
     return work == EXP_DECODE ? decode : work == EXP_PREFILL ? o.prefill : o.n_ctx;
 }
 
+/* As score and generate have it. */
+static const char *precision_of(exp_work work) {
+    return o.precision ? o.precision : work == EXP_PERPLEXITY ? "split" : "int8";
+}
+
 static exp_runner_options own_options(const comparison *c, task t) {
     exp_runner_options p = {.path = o.model,
                                 .n_threads = c->n_threads,
@@ -271,8 +277,8 @@ static exp_runner_options own_options(const comparison *c, task t) {
                                 .n_seq = t.n_seq,
                                 .n_batch = n_batch < EXP_FILL_TOKENS ? EXP_FILL_TOKENS : n_batch,
                                 .kv_f32 = !strcmp(o.kv, "f32"),
-                                .exact = t.work == EXP_PERPLEXITY};
-    if (t.work == EXP_PERPLEXITY) p.program.precision = tool_precision(o.precision);
+                                .exact = t.work == EXP_PERPLEXITY,
+                                .precision = tool_precision(precision_of(t.work))};
     return p;
 }
 
@@ -542,6 +548,7 @@ static void print_timing(const timing *t, const comparison *c, bool crowded) {
     cell_memory(&l, t, c);
     cell(&l, "own_kernels", "%s", t->runner[0].about);
     cell(&l, "stock_version", "%s", t->runner[1].about);
+    cell(&l, "own_precision", "%s", precision_of(t->task.work));
     cell(&l, "own_setting", "%s", tool.huge_pages ? "huge pages" : "mapped");
     cell(&l, "stock_setting", "%s", t->setting->name);
     print_line(&l);
