@@ -33,9 +33,9 @@
  * quantized weights to 8 bits where that is fastest: at the levels avx2 and avx512, and at level amx for 9 to 64
  * tokens of sessions that are not exact; else it is the same as `rounded`.  The fast path for up to 8 tokens always
  * packs them to 8 bits for quantized weights.  `bf16` rounds weights of every type, and inputs, to one BF16, as models in
- * bfloat16 do, where the CPU multiplies BF16 (amx, AVX512_BF16).  Attention is F32, whatever the precision.  But at
- * level amx, in sessions that are not exact, attention of several tokens of a sequence has sums of two BF16 as factors,
- * in passes of more than 8 tokens. */
+ * bfloat16 do, where the CPU multiplies BF16 (amx, AVX512_BF16).  Attention is F32.  But at level amx its factors are sums
+ * of two BF16 for several tokens of a sequence in passes of more than 8, and for all tokens of exact sessions whose
+ * precision is not `split`. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 

@@ -184,20 +184,27 @@ static void few_rows(void) {
 
 /* exact: bit for bit the same whatever the batch, the cut into passes and the threads. */
 static void exact_passes(void) {
-    const char *types[] = {"F32", "F16", "BF16", "Q4_0", "Q8_0", "Q4_K"};
+    const struct {
+        const char *type;
+        dw_precision precision;
+    } cases[] = {{"F32", DW_PRECISION_SPLIT},   {"F16", DW_PRECISION_SPLIT},     {"BF16", DW_PRECISION_SPLIT},
+                 {"Q4_0", DW_PRECISION_SPLIT},  {"Q8_0", DW_PRECISION_SPLIT},    {"Q4_K", DW_PRECISION_SPLIT},
+                 {"F16", DW_PRECISION_BF16},    {"BF16", DW_PRECISION_BF16},     {"Q4_0", DW_PRECISION_INT8},
+                 {"Q6_K", DW_PRECISION_INT8},   {"Q4_0", DW_PRECISION_ROUNDED},  {"F32", DW_PRECISION_ROUNDED}};
     const struct {
         int n_threads, n_batch, step;
     } ways[] = {{1, 64, N}, {2, 64, N}, {3, 7, N}, {2, 64, 1}, {1, 64, 13}};
     for (const struct backend_bound *b = backends; b->name; b++) {
-        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        for (size_t t = 0; t < sizeof cases / sizeof *cases; t++) {
             float *first = NULL;
             double *first_logprob = calloc(N, sizeof *first_logprob), logprob[N];
             for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
                 run r;
                 const dw_session_options o = {
-                    .backend = b->name, .n_batch = ways[w].n_batch, .n_out = N, .exact = true};
+                    .backend = b->name, .n_batch = ways[w].n_batch, .n_out = N, .exact = true,
+                    .precision = cases[t].precision};
                 dw_err err = {0};
-                if (!open_threads(&r, random_model("tiny-llama", types[t], 0), o, ways[w].n_threads)) continue;
+                if (!open_threads(&r, random_model("tiny-llama", cases[t].type, 0), o, ways[w].n_threads)) continue;
                 int32_t token[N];
                 random_tokens(token, N, r.n_vocab, 4);
                 float *logits = logit_rows(r.n_vocab);
@@ -205,12 +212,12 @@ static void exact_passes(void) {
                 if (!first) first = logits;
                 else
                     CHECK(!memcmp(first, logits, (size_t)N * (size_t)r.n_vocab * sizeof *logits), "%s %s: way %zu",
-                          b->name, types[t], w);
+                          b->name, cases[t].type, w);
                 if (first != logits) free(logits);
                 const int n_out = (N - 1) % ways[w].step + 1; // of the last piece
                 CHECK(!dw_session_logprobs(r.session, n_out - 1, 1, token, logprob, &err), "%s", err.text);
                 if (w == 0) *first_logprob = *logprob;
-                CHECK(*logprob == *first_logprob, "%s %s: way %zu: ln p %.17g, %.17g", b->name, types[t], w, *logprob,
+                CHECK(*logprob == *first_logprob, "%s %s: way %zu: ln p %.17g, %.17g", b->name, cases[t].type, w, *logprob,
                       *first_logprob);
                 close_run(&r);
             }

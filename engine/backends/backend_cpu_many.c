@@ -152,9 +152,12 @@ static void attend(dw_pass *p, int l, int ith) {
     const dw_step *s = dw_step_of(p, ith);
     const dw_layer *w = &p->net->layer[l];
     const int n_group = w->n_head / w->n_head_kv;
-    const bool by_tiles = s->level >= DW_AMX && !p->exact; // exact passes keep the precision of F32
+    const bool by_tiles = s->level >= DW_AMX && !(p->exact && p->precision == DW_PRECISION_SPLIT);
     const int rows = rows_of_block(s, p->n_tokens * w->n_head, by_tiles);
-    dw_cpu_attend(s, l, n_group < rows ? rows / n_group : 1, by_tiles ? attend_amx : s->vec->attend);
+    dw_cpu_attend(s, l, n_group < rows ? rows / n_group : 1,
+                  !by_tiles  ? s->vec->attend
+                  : p->exact ? dw_attend_tiles
+                             : attend_amx);
 }
 
 static void attn_out(dw_pass *p, int l, int ith) {
