@@ -227,6 +227,44 @@ static void exact_passes(void) {
     }
 }
 
+/* Neurons that stay packed for down give the bits of those that a tap sees. */
+static void ignore(void *ctx, const dw_tap_event *event) { (void)ctx, (void)event; }
+
+static void packed_neurons(void) {
+    enum { N_MANY = 90 }; // above DW_GEMM_FEW, no whole tiles
+    const struct {
+        const char *type;
+        dw_precision precision;
+        bool exact;
+    } cases[] = {{"F32", DW_PRECISION_SPLIT, true}, {"BF16", DW_PRECISION_SPLIT, false},
+                 {"F16", DW_PRECISION_BF16, false}, {"Q4_0", DW_PRECISION_INT8, false},
+                 {"Q4_K", DW_PRECISION_ROUNDED, true}};
+    const dw_tap tap = {.points = 1u << DW_TAP_FFN_NEURON, .fn = ignore};
+    for (const struct backend_bound *b = backends; b->name; b++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            run r;
+            dw_err err = {0};
+            int32_t token[N_MANY];
+            const dw_session_options o = {.backend = b->name, .precision = cases[i].precision, .exact = cases[i].exact};
+            if (!open_threads(&r, random_model("tiny-llama", cases[i].type, 0), o, 2)) continue;
+            random_tokens(token, N_MANY, r.n_vocab, 7);
+            float *logits[2];
+            const size_t n = N_MANY * (size_t)r.n_vocab;
+            for (int tapped = 0; tapped < 2; tapped++) {
+                logits[tapped] = malloc(n * sizeof(float));
+                dw_session_set_tap(r.session, tapped ? &tap : NULL);
+                dw_session_rewind(r.session, 0, 0);
+                CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = N_MANY, .token = token, .out = all_out}, &err) &&
+                          !dw_session_logits(r.session, 0, N_MANY, logits[tapped], &err),
+                      "%s", err.text);
+            }
+            CHECK(!memcmp(logits[0], logits[1], n * sizeof(float)), "%s %s", b->name, cases[i].type);
+            free(logits[0]);
+            free(logits[1]);
+            close_run(&r);
+        }
+}
+
 static void logprobs_are_softmax(void) {
     for (const struct backend_bound *b = backends; b->name; b++) {
         run r;
@@ -541,6 +579,7 @@ static const test_case cases[] = {
     {"sequences evaluated together equal each alone", sequences},
     {"tokens without output rows change nothing of the others", few_rows},
     {"exact passes give the same bits for any threads, batch and cut", exact_passes},
+    {"neurons that stay packed give the bits of those that are shown", packed_neurons},
     {"log-probabilities are the softmax of the logits", logprobs_are_softmax},
     {"the list path with all neurons listed equals dense", list_of_all},
     {"the list path without planted dead neurons equals dense", list_of_live},

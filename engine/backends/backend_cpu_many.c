@@ -37,13 +37,17 @@ static void rows_into(dw_gemm_job job, dw_rows rows, float *y, size_t ldy) {
     dw_gemm_rows(&job);
 }
 
+/* Exact passes ask for many tokens, so that sums do not depend on how many there are. */
+static dw_gemm_form form_for(const dw_step *s, const dw_tensor *w, dw_precision precision, int n_tokens) {
+    return dw_gemm_form_of(s->level, w->type, precision, s->p->exact ? DW_GEMM_TOKENS : n_tokens);
+}
+
 dw_gemm_form dw_many_pack(const dw_step *s, uint8_t *packed, dw_many_x x, const dw_tensor *const *w, int n_matrices) {
     const bool no_bytes = x.turned && s->p->precision == DW_PRECISION_INT8; // the form that columns do not have
     const dw_precision precision = no_bytes ? DW_PRECISION_ROUNDED : s->p->precision;
-    const int n_tokens = s->p->exact ? DW_GEMM_TOKENS : x.n_tokens;
     dw_gemm_form form = 0;
     for (int i = 0; i < n_matrices; i++) {
-        const dw_gemm_form f = dw_gemm_form_of(s->level, w[i]->type, precision, n_tokens);
+        const dw_gemm_form f = form_for(s, w[i], precision, x.n_tokens);
         if (f > form) form = f;
     }
     for (int t = 0; t < x.n_tokens; t += DW_GEMM_TOKENS)
@@ -104,19 +108,25 @@ static void add_to_x(const dw_step *s, group g, int n_x, dw_rows at, const float
                     bias ? bias + at.first : NULL, at.n);
 }
 
-void dw_many_add_product(const dw_step *s, const float *v, int ldv, const dw_tensor *w, const dw_tensor *bias) {
+/* x += W v + bias for packed v. */
+static void add_packed(const dw_step *s, dw_gemm_form form, const uint8_t *packed, const dw_tensor *w,
+                       const dw_tensor *bias) {
     const dw_pass *p = s->p;
     const int n = (int)w->ne[0], n_rows = (int)w->ne[1], rows = rows_of_piece(s, n_rows, 32),
               n_pieces = count(n_rows, rows);
     const float *b = dw_floats(bias);
-    const dw_gemm_form form = dw_many_pack(s, s->shared, (dw_many_x){v, ldv, p->n_tokens, n, false}, &w, 1);
     dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens));
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
-        const group g = group_of(s, i / n_pieces, p->n_tokens, n);
+        const group g = group_in(packed, i / n_pieces, p->n_tokens, n);
         const int first = i % n_pieces * rows, here = dw_smaller(rows, n_rows - first);
         rows_into(job_of(s, form, w, g), (dw_rows){NULL, first, here}, s->out, (size_t)here);
         add_to_x(s, g, n_rows, (dw_rows){NULL, first, here}, b);
     }
+}
+
+void dw_many_add_product(const dw_step *s, const float *v, int ldv, const dw_tensor *w, const dw_tensor *bias) {
+    const dw_many_x x = {v, ldv, s->p->n_tokens, (int)w->ne[0], false};
+    add_packed(s, dw_many_pack(s, s->shared, x, &w, 1), s->shared, w, bias);
 }
 
 void dw_many_add_turned(const dw_step *s, const float *v, int ldv, const dw_tensor *w, const dw_tensor *bias) {
@@ -239,6 +249,49 @@ void dw_many_product(const dw_many_input *in, const dw_tensor *w, dw_rows rows, 
 void dw_many_down(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     dw_many_add_product(dw_step_of(p, ith), p->neuron, w->n_ff, &w->down, &w->down_bias);
+}
+
+/* ---- neurons that stay packed ---------------------------------------------------------------------------------- */
+
+bool dw_many_stays_packed(const dw_step *s, int l) {
+    const dw_pass *p = s->p;
+    const dw_layer *w = &p->net->layer[l];
+    const dw_tensor *const matrix[] = {&w->gate, &w->up, &w->down};
+    if (p->keep_neurons || p->n_tokens <= DW_GEMM_FEW || w->n_ff % 32 || w->gate_bias.name || w->up_bias.name)
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (!dw_gemm_is_bf16(form_for(s, matrix[i], p->precision, p->n_tokens))) return false;
+    return true;
+}
+
+static uint8_t *packed_neurons(const dw_pass *p) { return (uint8_t *)p->neuron; }
+
+void dw_many_pack_neurons(const dw_many_input *in, dw_neuron_piece k) {
+    const dw_step *s = in->s;
+    const dw_layer *w = &s->p->net->layer[in->l];
+    const dw_tensor *const matrix[] = {&w->gate, &w->up};
+    float *const sums[] = {s->out, s->out2};
+    for (int i = 0; i < 2; i++) {
+        dw_gemm_job job = job_of(s, in->form, matrix[i], k.group);
+        job.first = (size_t)k.first, job.n_rows = k.n, job.sums = sums[i];
+        dw_gemm_rows(&job);
+    }
+    dw_gemm_pack_neurons(&(dw_gemm_neurons){.level = s->level,
+                                            .form = form_for(s, &w->down, s->p->precision, s->p->n_tokens),
+                                            .act = s->p->net->act,
+                                            .n_tokens = k.group.n,
+                                            .n = w->n_ff,
+                                            .gate = s->out,
+                                            .up = s->out2,
+                                            .first = k.first,
+                                            .n_rows = k.n},
+                         packed_neurons(s->p) + dw_gemm_pack_bytes(k.group.first, w->n_ff));
+}
+
+void dw_many_down_packed(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_layer *w = &p->net->layer[l];
+    add_packed(s, form_for(s, &w->down, p->precision, p->n_tokens), packed_neurons(p), &w->down, &w->down_bias);
 }
 
 /* ---- head ----------------------------------------------------------------------------------------------------- */

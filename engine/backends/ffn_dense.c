@@ -25,13 +25,22 @@ static void few_neurons(dw_pass *p, int l, int ith) {
 static void many_neurons(dw_pass *p, int l, int ith) {
     const dw_many_input in = dw_many_begin_neurons(p, l, ith);
     const dw_layer *w = &p->net->layer[l];
+    const bool stays_packed = dw_many_stays_packed(in.s, l);
     dw_neuron_piece k;
     for (dw_neuron_pieces of = dw_neuron_pieces_of(&in, w->n_ff); dw_next_neurons(&in, &of, &k);) {
+        if (stays_packed) {
+            dw_many_pack_neurons(&in, k);
+            continue;
+        }
         dw_many_product(&in, &w->gate, (dw_rows){NULL, k.first, k.n}, k.group, in.s->out, k.n);
         dw_many_product(&in, &w->up, (dw_rows){NULL, k.first, k.n}, k.group, in.s->out2, k.n);
         dw_finish_neurons(in.s, l, k.first, k.n, k.group.first, k.group.n);
     }
     dw_many_end_neurons(&in, w->n_ff);
+}
+
+static void many_down(dw_pass *p, int l, int ith) {
+    (dw_many_stays_packed(dw_step_of(p, ith), l) ? dw_many_down_packed : dw_many_down)(p, l, ith);
 }
 
 static bool applies(const dw_ffn_case *c) { return c->layer != NULL; } // to every layer
@@ -41,5 +50,5 @@ const dw_ffn_op dw_ffn_dense = {
     .applies = applies,
     .by = {[DW_BY_REF] = {NULL, ref_neurons, dw_ref_down},
            [DW_BY_FEW] = {NULL, few_neurons, dw_few_down},
-           [DW_BY_MANY] = {NULL, many_neurons, dw_many_down}},
+           [DW_BY_MANY] = {NULL, many_neurons, many_down}},
 };

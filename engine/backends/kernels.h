@@ -101,6 +101,7 @@ enum {
     DW_GEMM_TOKENS = 512,      // most tokens of one product
     DW_GEMM_FEW = 64,          // up to so many tokens, a product waits for weights
     DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
+    DW_GEMM_SUM_ROWS = 256,    // most rows of dw_gemm_job.sums, which then are DW_GEMM_SUM_ROWS * DW_GEMM_TOKENS floats
 };
 
 /* The form for a weight type.
@@ -148,6 +149,7 @@ typedef struct dw_gemm_job {
     uint8_t *scratch;      // DW_GEMM_SCRATCH bytes, aligned to 64
     bool by_rows;          // y[r * ldy + t] instead of y[t * ldy + r]
     bool add;              // y += the product
+    float *sums;           // not NULL: in y's place, for dw_gemm_pack_neurons
 } dw_gemm_job;
 
 /* y[t * ldy + r] = w_row(row) . x_t  for r < n_rows and all tokens; row is list[first + r], or first + r if there
@@ -159,6 +161,20 @@ void dw_gemm_rows(const dw_gemm_job *job);
  * for i < n_rows.  `first` is a whole number of the type's blocks, and so is n_rows except for the last columns;
  * tokens have ne[1] values; there is no list. */
 void dw_gemm_columns(const dw_gemm_job *job);
+
+/* a = act(gate) * up on the way from the products with gate and up to that with down: their sums become packed tokens
+ * without a copy by tokens in between, as dw_gemm_pack would pack a, bit for bit.  Each piece of neurons is packed by the
+ * thread that multiplied it. */
+typedef struct dw_gemm_neurons {
+    dw_level level;
+    dw_gemm_form form;    // of the product with down: BF16, as gate's and up's (dw_gemm_is_bf16)
+    dw_act act;
+    int n_tokens, n;      // n: all neurons, a multiple of 32
+    float *gate, *up;     // sums of neurons first .. first + n_rows - 1; gate is overwritten
+    int first, n_rows;    // multiples of 32; at most DW_GEMM_SUM_ROWS
+} dw_gemm_neurons;
+void dw_gemm_pack_neurons(const dw_gemm_neurons *in, uint8_t *packed);
+static inline bool dw_gemm_is_bf16(dw_gemm_form form) { return form != DW_GEMM_INT8 && form != DW_GEMM_F32; }
 
 /* Operations a second of the form's kernel on the calling thread, which multiplies one panel for about `seconds`. */
 double dw_gemm_rate(dw_level level, dw_gemm_form form, double seconds, uint8_t *scratch);

@@ -443,6 +443,9 @@ static void store_rows(const product *p, int row0, int n_rows, int n_row_tiles) 
     }
 }
 
+/* Sums of a pair of token tiles: [row tile][token tile]. */
+static size_t pair_offset(int n_row_tiles, int token_tile) { return (size_t)(token_tile * n_row_tiles) * SQUARE; }
+
 /* Multiplies rows row0 .. row0 + n_rows - 1, at most ROW_BLOCK.  Two token tiles stay in L1 while all rows are read. */
 static void multiply_block(const product *p, int row0, int n_rows) {
     const int n = (int)p->job->w->ne[p->turned], chunk = DW_PANEL_K, n_token_tiles = tiles_of(p->job->n_tokens);
@@ -462,13 +465,42 @@ static void multiply_block(const product *p, int row0, int n_rows) {
         for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->job->form, k)) {
             const int here = smaller(2, n_token_tiles - t),
                       n_tokens = smaller(2 * DW_TILE, p->job->n_tokens - t * DW_TILE);
-            float *sum = p->sum + (size_t)(t * n_row_tiles) * SQUARE;
+            float *sum = p->sum + pair_offset(n_row_tiles, t);
             form->multiply(&(panel_job){p->job->level, p->job->form, p->job->w->type->id, k, n_tokens,
                                         {p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh}});
-            if (last && !p->job->by_rows) store_tokens(p, sum, row0, n_rows, t * DW_TILE, here);
+            if (last && !p->job->by_rows && !p->job->sums) store_tokens(p, sum, row0, n_rows, t * DW_TILE, here);
         }
     }
     if (p->job->by_rows) store_rows(p, row0, n_rows, n_row_tiles);
+}
+
+/* ---- neurons -------------------------------------------------------------------------------------------------- */
+
+/* Two row tiles of sums and one token tile: 32 neurons are a step of the packed tile, whose pairs of values lie in their
+ * rows already. */
+static void pack_neuron_step(const dw_gemm_neurons *in, float *const gate[2], const float *const up[2], uint8_t *to) {
+    float neuron[2 * SQUARE];
+    for (int i = 0; i < 2; i++) dw_vec_of(in->level)->glu[in->act](gate[i], up[i], SQUARE, neuron + i * SQUARE);
+    dw_amx_pack_turned(neuron, DW_TILE, token_parts(in->form), to);
+}
+
+void dw_gemm_pack_neurons(const dw_gemm_neurons *in, uint8_t *packed) {
+    const int n_token_tiles = tiles_of(in->n_tokens), n_row_tiles = tiles_of(in->n_rows);
+    dw_assert(dw_gemm_is_bf16(in->form) && in->n_tokens > 0 && in->n_tokens <= DW_GEMM_TOKENS);
+    dw_assert(in->n % DW_AMX_STEP == 0 && in->first % DW_AMX_STEP == 0 && in->n_rows % DW_AMX_STEP == 0);
+    dw_assert(in->n_rows <= DW_GEMM_SUM_ROWS && in->first + in->n_rows <= in->n);
+    for (int t = 0; t < n_token_tiles; t++) {
+        const int in_pair = smaller(2, n_token_tiles - t / 2 * 2);
+        const size_t pair = pair_offset(n_row_tiles, t / 2 * 2) + (size_t)(t % 2) * SQUARE, next = (size_t)in_pair * SQUARE;
+        for (int r = 0; r < n_row_tiles; r += 2) {
+            const int k0 = in->first + r * DW_TILE, chunk = k0 / DW_PANEL_K * DW_PANEL_K;
+            float *gate = in->gate + pair + (size_t)r * next, *up = in->up + pair + (size_t)r * next;
+            pack_neuron_step(in, (float *const[]){gate, gate + next}, (const float *const[]){up, up + next},
+                             packed + chunk_offset(in->form, in->n_tokens, chunk) +
+                                 (size_t)t * tile_bytes(in->form, smaller(DW_PANEL_K, in->n - chunk)) +
+                                 tile_bytes(in->form, k0 - chunk));
+        }
+    }
 }
 
 /* ---- few tokens, tiles of BF16 ------------------------------------------------------------------------------ */
@@ -597,11 +629,12 @@ static void multiply_few(const product *p) {
 /* ---- all products ------------------------------------------------------------------------------------------ */
 
 static void check(const dw_gemm_job *j) {
-    dw_assert(j->packed && j->y && j->scratch && (uintptr_t)j->packed % 64 == 0 && (uintptr_t)j->scratch % 64 == 0);
+    dw_assert(j->packed && (j->y || j->sums) && j->scratch && (uintptr_t)j->packed % 64 == 0 && (uintptr_t)j->scratch % 64 == 0);
     dw_assert(j->form == DW_GEMM_F32 || j->level >= DW_AMX || j->form == DW_GEMM_ROUNDED ||
               (j->form == DW_GEMM_INT8 && dw_int8_of(j->level)->multiply[j->w->type->id]));
     dw_assert(j->n_rows >= 0 && j->n_tokens > 0 && j->n_tokens <= DW_GEMM_TOKENS);
-    dw_assert(j->ldy >= (size_t)(j->by_rows ? j->n_tokens : j->n_rows));
+    if (j->sums) dw_assert(dw_gemm_is_bf16(j->form) && !j->by_rows && !j->add && j->n_rows <= DW_GEMM_SUM_ROWS);
+    else dw_assert(j->ldy >= (size_t)(j->by_rows ? j->n_tokens : j->n_rows));
     (void)j;
 }
 
@@ -609,11 +642,11 @@ static void multiply_all(const dw_gemm_job *job, bool turned) {
     uint8_t *panel = job->scratch + SUM_BYTES;
     float *row = (float *)(void *)(panel + PANEL_BYTES), *square = row + DW_PANEL_K;
     const product p = {.job = job, .turned = turned, .row_bytes = dw_tensor_row_bytes(job->w),
-                       .sum = (float *)(void *)job->scratch, .panel = panel, .row = row, .square = square,
+                       .sum = job->sums ? job->sums : (float *)(void *)job->scratch, .panel = panel, .row = row, .square = square,
                        .strip = square + SQUARE};
     const bool has_tiles = uses_tiles(job->level, job->form);
     if (has_tiles) dw_amx_begin(part_bytes(job->form, job->w->type->id));
-    const bool is_few = !turned && job->n_tokens <= DW_GEMM_FEW;
+    const bool is_few = !turned && job->n_tokens <= DW_GEMM_FEW && !job->sums;
     const bool by_bands = is_few && has_tiles && job->form != DW_GEMM_INT8 && !job->by_rows;
     const int block = is_few ? forms[job->form].row_tiles * DW_TILE : ROW_BLOCK;
     if (by_bands) multiply_few(&p);
