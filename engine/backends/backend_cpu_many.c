@@ -42,14 +42,21 @@ static dw_gemm_form form_for(const dw_step *s, const dw_tensor *w, dw_precision 
     return dw_gemm_form_of(s->level, w->type, precision, s->p->exact ? DW_GEMM_TOKENS : n_tokens);
 }
 
+/* The largest form of the matrices that read x. */
+static dw_gemm_form form_of_all(const dw_step *s, const dw_tensor *const *w, int n_matrices, dw_precision precision,
+                                int n_tokens) {
+    dw_gemm_form form = 0;
+    for (int i = 0; i < n_matrices; i++) {
+        const dw_gemm_form f = form_for(s, w[i], precision, n_tokens);
+        if (f > form) form = f;
+    }
+    return form;
+}
+
 dw_gemm_form dw_many_pack(const dw_step *s, uint8_t *packed, dw_many_x x, const dw_tensor *const *w, int n_matrices) {
     const bool no_bytes = x.turned && s->p->precision == DW_PRECISION_INT8; // the form that columns do not have
     const dw_precision precision = no_bytes ? DW_PRECISION_ROUNDED : s->p->precision;
-    dw_gemm_form form = 0;
-    for (int i = 0; i < n_matrices; i++) {
-        const dw_gemm_form f = form_for(s, w[i], precision, x.n_tokens);
-        if (f > form) form = f;
-    }
+    const dw_gemm_form form = form_of_all(s, w, n_matrices, precision, x.n_tokens);
     for (int t = 0; t < x.n_tokens; t += DW_GEMM_TOKENS)
         dw_gemm_pack(&(dw_gemm_tokens){.level = s->level,
                                        .form = form,
@@ -67,12 +74,41 @@ static dw_gemm_form pack(const dw_step *s, const float *x, int n_tokens, const d
     return dw_many_pack(s, s->shared, (dw_many_x){x, n, n_tokens, n, false}, w, n_matrices);
 }
 
-static void norm_tokens(const dw_step *s, const dw_tensor *norm) {
+/* h = norm(x) of tokens first .. first + n - 1. */
+static void norm_rows(const dw_step *s, const dw_tensor *norm, int first, int n, float *h) {
     const dw_pass *p = s->p;
-    const size_t n = (size_t)p->net->hp.n_embd;
-    for (int t = s->ith; t < p->n_tokens; t += s->n_threads)
-        s->vec->norm(p->x + (size_t)t * n, dw_floats(norm), (int)n, p->net->hp.norm_eps, p->h + (size_t)t * n);
+    const size_t d = (size_t)p->net->hp.n_embd;
+    for (int t = 0; t < n; t++)
+        s->vec->norm(p->x + (size_t)(first + t) * d, dw_floats(norm), (int)d, p->net->hp.norm_eps, h + (size_t)t * d);
+}
+
+/* Norms and packs 16 tokens at a time, so that h stays in a near cache. */
+static void pack_normed_tiles(const dw_step *s, const dw_tensor *norm, dw_gemm_form form) {
+    const dw_pass *p = s->p;
+    const int n = p->net->hp.n_embd;
+    for (int first = s->ith * DW_TILE; first < p->n_tokens; first += s->n_threads * DW_TILE) {
+        const group g = group_of(s, first / DW_GEMM_TOKENS, p->n_tokens, n);
+        const int here = dw_smaller(DW_TILE, p->n_tokens - first);
+        float *h = p->keep_h ? p->h + (size_t)first * (size_t)n : s->out;
+        norm_rows(s, norm, first, here, h);
+        dw_gemm_pack_tile(&(dw_gemm_tokens){s->level, form, h, (size_t)n, here, n}, (first - g.first) / DW_TILE, g.n,
+                          (uint8_t *)g.packed);
+    }
     dw_pool_barrier(p->pool);
+}
+
+/* Packs norm(x) for the matrices; fills p->h if a tap reads it. */
+static dw_gemm_form pack_normed(const dw_step *s, const dw_tensor *norm, const dw_tensor *const *w, int n_matrices) {
+    const dw_pass *p = s->p;
+    const int n = p->net->hp.n_embd, n_tiles = count(p->n_tokens, DW_TILE);
+    if (n_tiles >= s->n_threads && DW_TILE * n <= DW_GEMM_TOKENS * DW_MANY_ROWS) {
+        const dw_gemm_form form = form_of_all(s, w, n_matrices, p->precision, p->n_tokens);
+        pack_normed_tiles(s, norm, form);
+        return form;
+    }
+    for (int t = s->ith; t < p->n_tokens; t += s->n_threads) norm_rows(s, norm, t, 1, p->h + (size_t)t * (size_t)n);
+    dw_pool_barrier(p->pool);
+    return pack(s, p->h, p->n_tokens, w, n_matrices);
 }
 
 /* ---- attention's matrices ------------------------------------------------------------------------------------- */
@@ -84,8 +120,7 @@ static void qkv(dw_pass *p, int l, int ith) {
     const int n = p->net->hp.head_dim, n_heads[] = {w->n_head, w->n_head_kv, w->n_head_kv};
     const int rows = rows_of_piece(s, (w->n_head + 2 * w->n_head_kv) * n, n), heads = rows / n;
     const int n_q = count(w->n_head, heads), n_kv = count(w->n_head_kv, heads), n_pieces = n_q + 2 * n_kv;
-    norm_tokens(s, &w->attn_norm);
-    const dw_gemm_form form = pack(s, p->h, p->n_tokens, matrix, 3);
+    const dw_gemm_form form = pack_normed(s, &w->attn_norm, matrix, 3);
 
     dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens));
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
@@ -216,8 +251,7 @@ dw_many_input dw_many_begin_neurons(dw_pass *p, int l, int ith) {
     if (w->n_cold) matrix[n_matrices++] = &w->gate_cold, matrix[n_matrices++] = &w->up_cold; // never in a gated model
     if (p->layer[l].needs_hidden) matrix[n_matrices++] = &w->sparse.pred_a;
     if (p->layer[l].gives_hidden) matrix[n_matrices++] = &p->net->layer[l + 1].sparse.pred_a;
-    norm_tokens(s, &w->ffn_norm);
-    return (dw_many_input){s, l, pack(s, p->h, p->n_tokens, matrix, n_matrices)};
+    return (dw_many_input){s, l, pack_normed(s, &w->ffn_norm, matrix, n_matrices)};
 }
 
 void dw_many_end_neurons(const dw_many_input *in, int n_counted) {

@@ -131,7 +131,10 @@ typedef struct dw_gemm_tokens { // x (n_tokens, n), rows ldx apart, to be packed
 size_t dw_gemm_pack_bytes(int n_tokens, int n); // enough for every form; sizes of groups of 16 tokens add up
 void dw_gemm_pack(const dw_gemm_tokens *tokens, uint8_t *packed, int ith, int n_threads);
 
-/* The same for tokens that are columns of x (n, n_tokens), whose rows lie ldx apart. */
+/* Packs tile `tile` of n_tokens tokens by the calling thread alone; in: the tile's at most 16 tokens. */
+void dw_gemm_pack_tile(const dw_gemm_tokens *in, int tile, int n_tokens, uint8_t *packed);
+
+/* The same as dw_gemm_pack for tokens that are columns of x (n, n_tokens), whose rows lie ldx apart. */
 void dw_gemm_pack_turned(const dw_gemm_tokens *tokens, uint8_t *packed, int ith, int n_threads);
 
 /* A product of weights with packed tokens, by the calling thread alone. */

@@ -325,6 +325,16 @@ void dw_gemm_pack(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_thre
     pack_tiles(in, packed, ith, n_threads);
 }
 
+void dw_gemm_pack_tile(const dw_gemm_tokens *in, int tile, int n_tokens, uint8_t *packed) {
+    check_tokens(in, packed, 0, 1);
+    dw_assert(in->n_tokens <= DW_TILE && tile * DW_TILE + in->n_tokens <= n_tokens);
+    for (int k0 = 0; k0 < in->n; k0 += DW_PANEL_K) {
+        const int k = smaller(DW_PANEL_K, in->n - k0);
+        pack_tile(in, 0, k0, k,
+                  packed + chunk_offset(in->form, n_tokens, k0) + (size_t)tile * tile_bytes(in->form, k));
+    }
+}
+
 void dw_gemm_pack_turned(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_threads) {
     check_tokens(in, packed, ith, n_threads);
     dw_assert(!in->w && in->form != DW_GEMM_INT8 && (in->n == 1 || in->ldx >= (size_t)in->n_tokens));
