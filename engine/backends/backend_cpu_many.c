@@ -154,8 +154,11 @@ static void add_packed(const dw_step *s, dw_gemm_form form, const uint8_t *packe
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_in(packed, i / n_pieces, p->n_tokens, n);
         const int first = i % n_pieces * rows, here = dw_smaller(rows, n_rows - first);
-        rows_into(job_of(s, form, w, g), (dw_rows){NULL, first, here}, s->out, (size_t)here);
-        add_to_x(s, g, n_rows, (dw_rows){NULL, first, here}, b);
+        const dw_rows piece = {NULL, first, here};
+        dw_gemm_job job = job_of(s, form, w, g);
+        job.add = !b;
+        if (b) rows_into(job, piece, s->out, (size_t)here), add_to_x(s, g, n_rows, piece, b);
+        else rows_into(job, piece, p->x + (size_t)g.first * (size_t)n_rows + first, (size_t)n_rows);
     }
 }
 

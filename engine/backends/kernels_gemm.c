@@ -424,8 +424,9 @@ static void store_tokens(const product *p, const float *sum, int row0, int n_row
             const int rows = smaller(DW_TILE, n_rows - r);
             const float *square = sum + (size_t)(r / DW_TILE * n_token_tiles + tile) * SQUARE;
             float *y = p->job->y + (size_t)token * p->job->ldy + (size_t)(row0 + r);
-            if (rows == DW_TILE && tokens == DW_TILE && !p->job->add) {
-                vec->transpose(square, DW_TILE, y, p->job->ldy);
+            if (rows == DW_TILE && tokens == DW_TILE) {
+                if (p->job->add) vec->add_transposed(square, y, p->job->ldy);
+                else vec->transpose(square, DW_TILE, y, p->job->ldy);
                 continue;
             }
             vec->transpose(square, DW_TILE, p->square, DW_TILE);

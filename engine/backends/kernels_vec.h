@@ -36,6 +36,7 @@ size_t dw_attend_scratch_bytes(int head_dim, int n_group);
 typedef struct dw_vec {
     /* dst (16, 16) = src transposed. */
     void (*transpose)(const float *src, size_t ld_src, float *dst, size_t ld_dst);
+    void (*add_transposed)(const float *src, float *dst, size_t ld_dst); // dst += src transposed; src without gaps
     /* y (n_pairs, 32) (+)= the same row of pairs of squares; pairs lie ld apart. */
     void (*gather_row)(const float *row, size_t ld, int n_pairs, float *y, bool add);
     /* C[row tile][token tile] (16 rows, 16 tokens) (+)= panel . x over k values.  Rows of the panel lie DW_PANEL_LD
