@@ -35,7 +35,7 @@
  * packs them to 8 bits for quantized weights.  `bf16` rounds weights of every type, and inputs, to one BF16, as models in
  * bfloat16 do, where the CPU multiplies BF16 (amx, AVX512_BF16).  Attention is F32.  But at level amx its factors are sums
  * of two BF16 for several tokens of a sequence in passes of more than 8, and for all tokens of exact sessions whose
- * precision is not `split`. */
+ * precision is not `split`; with `bf16` they are one BF16. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 

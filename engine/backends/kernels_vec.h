@@ -22,6 +22,7 @@ typedef struct dw_attend_job {
     const void *k, *v;  // position 0 of the KV head, rows of head_dim
     int head_dim, n_group; // query heads that share the KV head
     int n_tokens;       // at most max(1, DW_QUERY_BLOCK / n_group); by tiles max(1, DW_TILED_ROWS / n_group)
+    bool is_rounded;    // by tiles: factors are one BF16, not sums of two
     bool is_alone;      // its token is no part of a run of tokens of its sequence; for the choice of a function
     const int32_t *pos; // n_tokens, not descending: token t sees positions 0..pos[t]
     const float *q;     // head g of token t: q + t * ld + g * head_dim
