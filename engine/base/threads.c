@@ -3,7 +3,11 @@
  * Waiting has three stages.  A short spin serves the common case, where the other thread arrives within microseconds.
  * Then the thread yields between shorter spins, because on a shared machine the other may be waiting for this very
  * core: an idle core comes back at once, a wanted one is not held.  Then it parks on a futex.  A spin that never ends
- * loses whole scheduler slices to a competing process: other engines fall to a tenth of their speed there. */
+ * loses whole scheduler slices to a competing process: other engines fall to a tenth of their speed there.
+ *
+ * Linux may wake a parked thread on the core of the thread that wakes it, although others are idle, and take
+ * milliseconds to part them.  (Two cores, a prefill of 11 ms after a pause of 50: 12 to 20 ms, the median 14.)  So each
+ * woken thread claims its core for the job, and leaves one that is claimed already. */
 #include "base/base.h"
 
 #include <limits.h>
@@ -24,6 +28,7 @@ enum {
     SPINS_BETWEEN = 20, // two yields
     AWAKE_US = 1000,    // a parked thread wakes slowly, above all on virtual machines
     MAX_THREADS = 256,
+    MAX_CORES = 1024, // that are told apart
 };
 
 /* A number that threads wait on.  The writer makes the system call that wakes them only if `n_parked` is not 0. */
@@ -41,6 +46,7 @@ struct dw_pool {
     signal_word job;     // counts jobs; workers wait on it
     signal_word barrier; // counts barriers passed
     _Alignas(64) atomic_uint n_arrived;
+    atomic_uint_fast64_t claimed[MAX_CORES / 64]; // cores of the threads of a job that were parked before it
     bool stop;
 };
 
@@ -69,16 +75,17 @@ static bool changes_within(const signal_word *s, unsigned seen, int spins) {
     return false;
 }
 
-/* Returns once s->value differs from `seen`. */
-static void wait_for_change(signal_word *s, unsigned seen) {
-    if (changes_within(s, seen, SPINS_FIRST)) return;
+/* Returns once s->value differs from `seen`; true: the thread was parked. */
+static bool wait_for_change(signal_word *s, unsigned seen) {
+    if (changes_within(s, seen, SPINS_FIRST)) return false;
     for (const double until = dw_now() + 1e-6 * AWAKE_US; dw_now() < until;) {
         sched_yield();
-        if (changes_within(s, seen, SPINS_BETWEEN)) return;
+        if (changes_within(s, seen, SPINS_BETWEEN)) return false;
     }
     atomic_fetch_add(&s->n_parked, 1);
     while (atomic_load(&s->value) == seen) park(s, seen);
     atomic_fetch_sub(&s->n_parked, 1);
+    return true;
 }
 
 static void advance(signal_word *s) {
@@ -87,6 +94,50 @@ static void advance(signal_word *s) {
     if (atomic_load(&s->n_parked)) syscall(SYS_futex, &s->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 #endif
 }
+
+/* ---- cores of woken threads ------------------------------------------------------------------------------------ */
+
+#if defined(__linux__)
+static bool is_claimed(const dw_pool *p, int core) {
+    return atomic_load_explicit(&p->claimed[core / 64], memory_order_relaxed) >> core % 64 & 1;
+}
+
+/* False: another thread has it. */
+static bool claim(dw_pool *p, int core) {
+    if (core < 0 || core >= MAX_CORES) return true;
+    const uint64_t bit = (uint64_t)1 << core % 64;
+    return !(atomic_fetch_or_explicit(&p->claimed[core / 64], bit, memory_order_relaxed) & bit);
+}
+
+/* Moves the calling thread to a core that is not claimed, if it may use one; where it may run stays the same. */
+static void leave_core(dw_pool *p) {
+    cpu_set_t allowed, one;
+    if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
+    for (int core = 0; core < MAX_CORES && core < CPU_SETSIZE; core++) {
+        if (!CPU_ISSET(core, &allowed) || is_claimed(p, core) || !claim(p, core)) continue;
+        CPU_ZERO(&one);
+        CPU_SET(core, &one);
+        if (!sched_setaffinity(0, sizeof one, &one)) sched_setaffinity(0, sizeof allowed, &allowed);
+        return;
+    }
+}
+
+/* Before parked threads are woken. */
+static void claim_first(dw_pool *p) {
+    if (!atomic_load(&p->job.n_parked)) return;
+    for (int i = 0; i < MAX_CORES / 64; i++) atomic_store_explicit(&p->claimed[i], 0, memory_order_relaxed);
+    claim(p, sched_getcpu());
+}
+
+static void claim_core(dw_pool *p) {
+    if (!claim(p, sched_getcpu())) leave_core(p);
+}
+#else
+static void claim_first(dw_pool *p) { (void)p; }
+static void claim_core(dw_pool *p) { (void)p; }
+#endif
+
+/* ---- barrier and jobs ------------------------------------------------------------------------------------------ */
 
 void dw_pool_barrier(dw_pool *p) {
     if (p->n == 1) return;
@@ -110,8 +161,9 @@ static void *worker(void *start_pointer) {
     const int ith = start->ith;
     free(start);
     for (unsigned seen = 0;; seen++) {
-        wait_for_change(&p->job, seen);
+        const bool was_parked = wait_for_change(&p->job, seen);
         if (p->stop) return NULL;
+        if (was_parked) claim_core(p);
         p->fn(p->arg, ith, p->n);
         dw_pool_barrier(p);
     }
@@ -120,7 +172,7 @@ static void *worker(void *start_pointer) {
 void dw_pool_run(dw_pool *p, void (*fn)(void *arg, int ith, int n), void *arg) {
     p->fn = fn;
     p->arg = arg;
-    if (p->n > 1) advance(&p->job);
+    if (p->n > 1) claim_first(p), advance(&p->job);
     fn(arg, 0, p->n);
     dw_pool_barrier(p);
 }
