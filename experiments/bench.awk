@@ -24,6 +24,7 @@ function work_of(  text, of) {
     if (get("work") == "prefill") text = text " of " get("lap")
     if (get("level") != "-" && get("level") != "best") text = text ", forced " get("level")
     else if (get("cell") ~ /^avx512-/) text = text ", " get("own_kernels") " (the best here)"
+    if (get("own_precision") != "-" && get("own_precision") != (get("work") == "perplexity" ? "split" : "int8")) text = text ", " get("own_precision")
     if (get("own_setting") == "huge pages") text = text ", huge pages"
     if (get("depth") + 0 > 0) text = text " at depth " get("depth")
     if (get("sequences") + 0 > 1) text = text ", " get("sequences") " sequences"

@@ -78,6 +78,7 @@ versus_cell() {
     case $model-$work-$busy in 7b*-decode-0) reads=yes && wall || return 1 ;; esac
     lap=''
     [ "$level" = best ] || lap="--level $level"
+    [ "$precision" = - ] || lap="$lap --precision $precision"
     hugetlb=0 # of upstream's memory, by glibc
     [ "$pages" != huge ] || { lap="$lap --huge-pages" hugetlb=1; }
     # shellcheck disable=SC2086
@@ -131,7 +132,7 @@ collect_cell() {
 }
 
 # The cell of the same work at the best level, when that is the wanted one.
-twin_of() { awk -v n="$1" '/^#/ {next} {key = $2 $3 $4 $6 $7 $8 $9; if ($1 == n) mine = key; else if ($5 == "best" && !(key in at)) at[key] = $1} END {print at[mine]}' experiments/bench.cells; }
+twin_of() { awk -v n="$1" '/^#/ {next} {key = $2 $3 $4 $6 $7 $8 $9 $(NF - 1); if ($1 == n) mine = key; else if ($5 == "best" && !(key in at)) at[key] = $1} END {print at[mine]}' experiments/bench.cells; }
 has_level() { case "$1 $best" in "best "* | "avx2 avx512" | "avx2 amx" | "avx512 amx" | "avx2 avx2" | "avx512 avx512" | "amx amx") ;; *) return 1 ;; esac; }
 
 # ---- all cells
@@ -142,7 +143,7 @@ failed=''
 todo=$out/cells-$mode
 awk -v mode="$mode" -v only=" ${CELLS:-} " '/^#/ {next} mode == "quick" && $NF != "yes" {next} only != "  " && !index(only, " " $1 " ") {next} {print}' experiments/bench.cells >"$todo"
 n_cells=$(wc -l <"$todo") i=0
-while read -r cell kind model work level pages depth seq busy pairs seconds want_ratio want_share _ <&3; do
+while read -r cell kind model work level pages depth seq busy pairs seconds want_ratio want_share precision _ <&3; do
     i=$((i + 1)) ratio=- share=- reads=no of=-
     [ "$mode" = full ] || [ "$kind" != versus ] || { pairs=5 seconds=4; }
     to=$rows/$cell.tsv

@@ -13,9 +13,12 @@ static const double bound[] = {
     [DW_GEMM_SPLIT] = 1e-5, [DW_GEMM_F32] = 1e-6};
 
 /* Together these give every form. */
-static const struct { dw_precision precision; int n_tokens; } asked[] = {
-    {DW_PRECISION_SPLIT, DW_GEMM_TOKENS}, {DW_PRECISION_ROUNDED, DW_GEMM_TOKENS}, {DW_PRECISION_INT8, DW_GEMM_TOKENS},
-    {DW_PRECISION_INT8, 1},                {DW_PRECISION_BF16, DW_GEMM_TOKENS}};
+static const struct { dw_precision precision; int n_tokens;
+} asked[] = {{DW_PRECISION_SPLIT, DW_GEMM_TOKENS},
+             {DW_PRECISION_ROUNDED, DW_GEMM_TOKENS},
+             {DW_PRECISION_INT8, DW_GEMM_TOKENS},
+             {DW_PRECISION_INT8, 1},
+             {DW_PRECISION_BF16, DW_GEMM_TOKENS}};
 enum { N_ASKED = sizeof asked / sizeof *asked };
 
 static dw_gemm_form form_asked(dw_level level, const dw_qtype_row *type, int i) {

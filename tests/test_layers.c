@@ -503,7 +503,8 @@ static void precision(void) {
         const bool has_tiles = t->id == DW_Q4_0 || t->id == DW_Q4_1 || t->id == DW_Q4_K || t->id == DW_IQ4_NL;
         const dw_gemm_form few = bytes == DW_GEMM_INT8 && !has_tiles ? bytes : rounded;
         const bool has_words = t->id == DW_F16 || t->id == DW_BF16;
-        CHECK(!dw_unpack_tiles[t->id] == !(has_tiles || has_words) && !dw_amx_few_of[t->id] == !has_tiles, "%s", t->name);
+        CHECK(!dw_unpack_tiles[t->id] == !(has_tiles || has_words) && !dw_amx_few_of[t->id] == !has_tiles, "%s",
+              t->name);
         CHECK(dw_gemm_form_of(DW_AMX, t, DW_PRECISION_BF16, 1) == DW_GEMM_ROUNDED, "%s", t->name);
         CHECK(dw_gemm_form_of(DW_AVX2, t, DW_PRECISION_BF16, 1) == DW_GEMM_F32, "%s", t->name);
         CHECK(dw_gemm_form_of(DW_AMX, t, DW_PRECISION_INT8, DW_GEMM_FEW) == few, "%s", t->name);

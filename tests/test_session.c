@@ -187,10 +187,10 @@ static void exact_passes(void) {
     const struct {
         const char *type;
         dw_precision precision;
-    } cases[] = {{"F32", DW_PRECISION_SPLIT},   {"F16", DW_PRECISION_SPLIT},     {"BF16", DW_PRECISION_SPLIT},
-                 {"Q4_0", DW_PRECISION_SPLIT},  {"Q8_0", DW_PRECISION_SPLIT},    {"Q4_K", DW_PRECISION_SPLIT},
-                 {"F16", DW_PRECISION_BF16},    {"BF16", DW_PRECISION_BF16},     {"Q4_0", DW_PRECISION_INT8},
-                 {"Q6_K", DW_PRECISION_INT8},   {"Q4_0", DW_PRECISION_ROUNDED},  {"F32", DW_PRECISION_ROUNDED}};
+    } cases[] = {{"F32", DW_PRECISION_SPLIT},  {"F16", DW_PRECISION_SPLIT},    {"BF16", DW_PRECISION_SPLIT},
+                 {"Q4_0", DW_PRECISION_SPLIT}, {"Q8_0", DW_PRECISION_SPLIT},   {"Q4_K", DW_PRECISION_SPLIT},
+                 {"F16", DW_PRECISION_BF16},   {"BF16", DW_PRECISION_BF16},    {"Q4_0", DW_PRECISION_INT8},
+                 {"Q6_K", DW_PRECISION_INT8},  {"Q4_0", DW_PRECISION_ROUNDED}, {"F32", DW_PRECISION_ROUNDED}};
     const struct {
         int n_threads, n_batch, step;
     } ways[] = {{1, 64, N}, {2, 64, N}, {3, 7, N}, {2, 64, 1}, {1, 64, 13}};
@@ -200,9 +200,11 @@ static void exact_passes(void) {
             double *first_logprob = calloc(N, sizeof *first_logprob), logprob[N];
             for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
                 run r;
-                const dw_session_options o = {
-                    .backend = b->name, .n_batch = ways[w].n_batch, .n_out = N, .exact = true,
-                    .precision = cases[t].precision};
+                const dw_session_options o = {.backend = b->name,
+                                              .n_batch = ways[w].n_batch,
+                                              .n_out = N,
+                                              .exact = true,
+                                              .precision = cases[t].precision};
                 dw_err err = {0};
                 if (!open_threads(&r, random_model("tiny-llama", cases[t].type, 0), o, ways[w].n_threads)) continue;
                 int32_t token[N];
@@ -217,8 +219,8 @@ static void exact_passes(void) {
                 const int n_out = (N - 1) % ways[w].step + 1; // of the last piece
                 CHECK(!dw_session_logprobs(r.session, n_out - 1, 1, token, logprob, &err), "%s", err.text);
                 if (w == 0) *first_logprob = *logprob;
-                CHECK(*logprob == *first_logprob, "%s %s: way %zu: ln p %.17g, %.17g", b->name, cases[t].type, w, *logprob,
-                      *first_logprob);
+                CHECK(*logprob == *first_logprob, "%s %s: way %zu: ln p %.17g, %.17g", b->name, cases[t].type, w,
+                      *logprob, *first_logprob);
                 close_run(&r);
             }
             free(first);
@@ -236,8 +238,10 @@ static void packed_neurons(void) {
         const char *type;
         dw_precision precision;
         bool exact;
-    } cases[] = {{"F32", DW_PRECISION_SPLIT, true}, {"BF16", DW_PRECISION_SPLIT, false},
-                 {"F16", DW_PRECISION_BF16, false}, {"Q4_0", DW_PRECISION_INT8, false},
+    } cases[] = {{"F32", DW_PRECISION_SPLIT, true},
+                 {"BF16", DW_PRECISION_SPLIT, false},
+                 {"F16", DW_PRECISION_BF16, false},
+                 {"Q4_0", DW_PRECISION_INT8, false},
                  {"Q4_K", DW_PRECISION_ROUNDED, true}};
     const dw_tap tap = {.points = 1u << DW_TAP_FFN_NEURON, .fn = ignore};
     for (const struct backend_bound *b = backends; b->name; b++)
@@ -254,7 +258,8 @@ static void packed_neurons(void) {
                 logits[tapped] = malloc(n * sizeof(float));
                 dw_session_set_tap(r.session, tapped ? &tap : NULL);
                 dw_session_rewind(r.session, 0, 0);
-                CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = N_MANY, .token = token, .out = all_out}, &err) &&
+                CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = N_MANY, .token = token, .out = all_out},
+                                       &err) &&
                           !dw_session_logits(r.session, 0, N_MANY, logits[tapped], &err),
                       "%s", err.text);
             }
@@ -573,22 +578,21 @@ static void huge_pages(void) {
     check_huge(gated);
 }
 
-static const test_case cases[] = {
-    {"prefill equals decode for every architecture", prefill_decode},
-    {"a rewound cache gives the same logits again", rewind_kv},
-    {"sequences evaluated together equal each alone", sequences},
-    {"tokens without output rows change nothing of the others", few_rows},
-    {"exact passes give the same bits for any threads, batch and cut", exact_passes},
-    {"neurons that stay packed give the bits of those that are shown", packed_neurons},
-    {"log-probabilities are the softmax of the logits", logprobs_are_softmax},
-    {"the list path with all neurons listed equals dense", list_of_all},
-    {"the list path without planted dead neurons equals dense", list_of_live},
-    {"neuron lists out of order or range are refused", bad_lists},
-    {"taps see every layer's values, whole batches, and change nothing", taps},
-    {"bad batches and options are refused in a sentence", refusals},
-    {"heads are of a width that backends have room for", head_widths},
-    {"a session's memory is known beforehand", memory_known},
-    {"a session computes with the activation that it was given last", activation_changes},
-    {"a model in huge pages gives the same bits", huge_pages},
-    {0}};
+static const test_case cases[] = {{"prefill equals decode for every architecture", prefill_decode},
+                                  {"a rewound cache gives the same logits again", rewind_kv},
+                                  {"sequences evaluated together equal each alone", sequences},
+                                  {"tokens without output rows change nothing of the others", few_rows},
+                                  {"exact passes give the same bits for any threads, batch and cut", exact_passes},
+                                  {"neurons that stay packed give the bits of those that are shown", packed_neurons},
+                                  {"log-probabilities are the softmax of the logits", logprobs_are_softmax},
+                                  {"the list path with all neurons listed equals dense", list_of_all},
+                                  {"the list path without planted dead neurons equals dense", list_of_live},
+                                  {"neuron lists out of order or range are refused", bad_lists},
+                                  {"taps see every layer's values, whole batches, and change nothing", taps},
+                                  {"bad batches and options are refused in a sentence", refusals},
+                                  {"heads are of a width that backends have room for", head_widths},
+                                  {"a session's memory is known beforehand", memory_known},
+                                  {"a session computes with the activation that it was given last", activation_changes},
+                                  {"a model in huge pages gives the same bits", huge_pages},
+                                  {0}};
 TEST_MAIN(cases)

@@ -157,8 +157,12 @@ static void add_packed(const dw_step *s, dw_gemm_form form, const uint8_t *packe
         const dw_rows piece = {NULL, first, here};
         dw_gemm_job job = job_of(s, form, w, g);
         job.add = !b;
-        if (b) rows_into(job, piece, s->out, (size_t)here), add_to_x(s, g, n_rows, piece, b);
-        else rows_into(job, piece, p->x + (size_t)g.first * (size_t)n_rows + first, (size_t)n_rows);
+        if (b) {
+            rows_into(job, piece, s->out, (size_t)here);
+            add_to_x(s, g, n_rows, piece, b);
+        } else {
+            rows_into(job, piece, p->x + (size_t)g.first * (size_t)n_rows + first, (size_t)n_rows);
+        }
     }
 }
 

@@ -90,11 +90,11 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
  * numbers and adds in F32; a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below
  * 2^-17. */
 typedef enum dw_gemm_form {
-    DW_GEMM_INT8,     // tokens as the dot kernels round them: about 6e-3; quantized weights; rows only
-    DW_GEMM_ROUNDED,  // AMX or AVX512_BF16, one part each: relative RMS error about 2e-3
-    DW_GEMM_SPLIT_X,  // AMX, tokens in two parts; BF16 weights: 3e-6
-    DW_GEMM_SPLIT,    // AMX, both in two parts, without lo * lo; other types: 3e-6
-    DW_GEMM_F32,      // the other levels: 1e-6
+    DW_GEMM_INT8,    // tokens as the dot kernels round them: about 6e-3; quantized weights; rows only
+    DW_GEMM_ROUNDED, // AMX or AVX512_BF16, one part each: relative RMS error about 2e-3
+    DW_GEMM_SPLIT_X, // AMX, tokens in two parts; BF16 weights: 3e-6
+    DW_GEMM_SPLIT,   // AMX, both in two parts, without lo * lo; other types: 3e-6
+    DW_GEMM_F32,     // the other levels: 1e-6
 } dw_gemm_form;
 
 enum {
@@ -165,16 +165,16 @@ void dw_gemm_rows(const dw_gemm_job *job);
  * tokens have ne[1] values; there is no list. */
 void dw_gemm_columns(const dw_gemm_job *job);
 
-/* a = act(gate) * up on the way from the products with gate and up to that with down: their sums become packed tokens
- * without a copy by tokens in between, as dw_gemm_pack would pack a, bit for bit.  Each piece of neurons is packed by the
- * thread that multiplied it. */
+/* a = act(gate) * up, on the way from the products with gate and up to that with down: sums become packed tokens, bit
+ * for bit those that dw_gemm_pack would make of a, and a is never copied by tokens.  The thread that multiplied a piece
+ * of neurons packs it. */
 typedef struct dw_gemm_neurons {
     dw_level level;
-    dw_gemm_form form;    // of the product with down: BF16, as gate's and up's (dw_gemm_is_bf16)
+    dw_gemm_form form; // of the product with down: BF16, as gate's and up's (dw_gemm_is_bf16)
     dw_act act;
-    int n_tokens, n;      // n: all neurons, a multiple of 32
-    float *gate, *up;     // sums of neurons first .. first + n_rows - 1; gate is overwritten
-    int first, n_rows;    // multiples of 32; at most DW_GEMM_SUM_ROWS
+    int n_tokens, n;   // n: all neurons, a multiple of 32
+    float *gate, *up;  // sums of neurons first .. first + n_rows - 1; gate is overwritten
+    int first, n_rows; // multiples of 32; at most DW_GEMM_SUM_ROWS
 } dw_gemm_neurons;
 void dw_gemm_pack_neurons(const dw_gemm_neurons *in, uint8_t *packed);
 static inline bool dw_gemm_is_bf16(dw_gemm_form form) { return form != DW_GEMM_INT8 && form != DW_GEMM_F32; }

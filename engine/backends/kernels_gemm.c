@@ -330,8 +330,7 @@ void dw_gemm_pack_tile(const dw_gemm_tokens *in, int tile, int n_tokens, uint8_t
     dw_assert(in->n_tokens <= DW_TILE && tile * DW_TILE + in->n_tokens <= n_tokens);
     for (int k0 = 0; k0 < in->n; k0 += DW_PANEL_K) {
         const int k = smaller(DW_PANEL_K, in->n - k0);
-        pack_tile(in, 0, k0, k,
-                  packed + chunk_offset(in->form, n_tokens, k0) + (size_t)tile * tile_bytes(in->form, k));
+        pack_tile(in, 0, k0, k, packed + chunk_offset(in->form, n_tokens, k0) + (size_t)tile * tile_bytes(in->form, k));
     }
 }
 
@@ -425,8 +424,10 @@ static void store_tokens(const product *p, const float *sum, int row0, int n_row
             const float *square = sum + (size_t)(r / DW_TILE * n_token_tiles + tile) * SQUARE;
             float *y = p->job->y + (size_t)token * p->job->ldy + (size_t)(row0 + r);
             if (rows == DW_TILE && tokens == DW_TILE) {
-                if (p->job->add) vec->add_transposed(square, y, p->job->ldy);
-                else vec->transpose(square, DW_TILE, y, p->job->ldy);
+                if (p->job->add)
+                    vec->add_transposed(square, y, p->job->ldy);
+                else
+                    vec->transpose(square, DW_TILE, y, p->job->ldy);
                 continue;
             }
             vec->transpose(square, DW_TILE, p->square, DW_TILE);
@@ -502,7 +503,8 @@ void dw_gemm_pack_neurons(const dw_gemm_neurons *in, uint8_t *packed) {
     dw_assert(in->n_rows <= DW_GEMM_SUM_ROWS && in->first + in->n_rows <= in->n);
     for (int t = 0; t < n_token_tiles; t++) {
         const int in_pair = smaller(2, n_token_tiles - t / 2 * 2);
-        const size_t pair = pair_offset(n_row_tiles, t / 2 * 2) + (size_t)(t % 2) * SQUARE, next = (size_t)in_pair * SQUARE;
+        const size_t pair = pair_offset(n_row_tiles, t / 2 * 2) + (size_t)(t % 2) * SQUARE,
+                     next = (size_t)in_pair * SQUARE;
         for (int r = 0; r < n_row_tiles; r += 2) {
             const int k0 = in->first + r * DW_TILE, chunk = k0 / DW_PANEL_K * DW_PANEL_K;
             float *gate = in->gate + pair + (size_t)r * next, *up = in->up + pair + (size_t)r * next;
@@ -640,20 +642,28 @@ static void multiply_few(const product *p) {
 /* ---- all products ------------------------------------------------------------------------------------------ */
 
 static void check(const dw_gemm_job *j) {
-    dw_assert(j->packed && (j->y || j->sums) && j->scratch && (uintptr_t)j->packed % 64 == 0 && (uintptr_t)j->scratch % 64 == 0);
+    dw_assert(j->packed && (j->y || j->sums) && j->scratch && (uintptr_t)j->packed % 64 == 0 &&
+              (uintptr_t)j->scratch % 64 == 0);
     dw_assert(j->form == DW_GEMM_F32 || j->level >= DW_AMX || j->form == DW_GEMM_ROUNDED ||
               (j->form == DW_GEMM_INT8 && dw_int8_of(j->level)->multiply[j->w->type->id]));
     dw_assert(j->n_rows >= 0 && j->n_tokens > 0 && j->n_tokens <= DW_GEMM_TOKENS);
-    if (j->sums) dw_assert(dw_gemm_is_bf16(j->form) && !j->by_rows && !j->add && j->n_rows <= DW_GEMM_SUM_ROWS);
-    else dw_assert(j->ldy >= (size_t)(j->by_rows ? j->n_tokens : j->n_rows));
+    if (j->sums)
+        dw_assert(dw_gemm_is_bf16(j->form) && !j->by_rows && !j->add && j->n_rows <= DW_GEMM_SUM_ROWS);
+    else
+        dw_assert(j->ldy >= (size_t)(j->by_rows ? j->n_tokens : j->n_rows));
     (void)j;
 }
 
 static void multiply_all(const dw_gemm_job *job, bool turned) {
     uint8_t *panel = job->scratch + SUM_BYTES;
     float *row = (float *)(void *)(panel + PANEL_BYTES), *square = row + DW_PANEL_K;
-    const product p = {.job = job, .turned = turned, .row_bytes = dw_tensor_row_bytes(job->w),
-                       .sum = job->sums ? job->sums : (float *)(void *)job->scratch, .panel = panel, .row = row, .square = square,
+    const product p = {.job = job,
+                       .turned = turned,
+                       .row_bytes = dw_tensor_row_bytes(job->w),
+                       .sum = job->sums ? job->sums : (float *)(void *)job->scratch,
+                       .panel = panel,
+                       .row = row,
+                       .square = square,
                        .strip = square + SQUARE};
     const bool has_tiles = uses_tiles(job->level, job->form);
     if (has_tiles) dw_amx_begin(part_bytes(job->form, job->w->type->id));

@@ -58,8 +58,8 @@ static const opt_row options[] = {
      "hold both programs to instruction sets; default: the best of each", OPT_CHOICES(exp_levels)},
     {"kv", 0, OPT_CHOICE, 0, &o.kv, "f16", "TYPE", "type of the key/value cache of both", OPT_CHOICES(kv_types)},
     {"precision", 0, OPT_CHOICE, 0, &o.precision, NULL, "NAME",
-     "how finely this engine rounds products of more than 8 tokens; default: split for perplexity, as in score, int8 for the others, as in "
-     "generate; upstream's inputs of quantized weights always have 8 bits",
+     "how finely this engine rounds products of more than 8 tokens; default: split for perplexity, as in score, int8 "
+     "for the others, as in generate; upstream's inputs of quantized weights always have 8 bits",
      OPT_CHOICES_HELP(tool_precision_names, tool_precision_name)},
     OPT_HUGE_PAGES,
     {"try", 0, OPT_PATH, OPT_INPUT, &o.try, NULL, "FILE",
@@ -272,13 +272,13 @@ static exp_runner_options own_options(const comparison *c, task t) {
                                 .depth = t.depth};
     const int n_batch = lap_tokens(t.work) * t.n_seq;
     p.program = (exp_program_options){.backend = tool.backend,
-                                .huge_pages = tool.huge_pages,
-                                .n_ctx = t.depth + lap_tokens(t.work),
-                                .n_seq = t.n_seq,
-                                .n_batch = n_batch < EXP_FILL_TOKENS ? EXP_FILL_TOKENS : n_batch,
-                                .kv_f32 = !strcmp(o.kv, "f32"),
-                                .exact = t.work == EXP_PERPLEXITY,
-                                .precision = tool_precision(precision_of(t.work))};
+                                      .huge_pages = tool.huge_pages,
+                                      .n_ctx = t.depth + lap_tokens(t.work),
+                                      .n_seq = t.n_seq,
+                                      .n_batch = n_batch < EXP_FILL_TOKENS ? EXP_FILL_TOKENS : n_batch,
+                                      .kv_f32 = !strcmp(o.kv, "f32"),
+                                      .exact = t.work == EXP_PERPLEXITY,
+                                      .precision = tool_precision(precision_of(t.work))};
     return p;
 }
 
