@@ -9,9 +9,10 @@
 
 /* ---- pieces ------------------------------------------------------------------------------------------------- */
 
-/* Rows of a piece: a multiple of `unit`, at most 256, such that every thread gets a few pieces. */
+/* Rows of a piece: a multiple of `unit`, at most 256, such that every thread gets two pieces or more.  Each piece reads
+ * all tokens, so few large ones are faster (prefill of base: 1.07 times as fast as with four a thread). */
 static int rows_of_piece(const dw_step *s, int n_rows, int unit) {
-    const int wanted = dw_smaller(DW_MANY_ROWS, n_rows / (4 * s->n_threads));
+    const int wanted = dw_smaller(DW_MANY_ROWS, n_rows / (2 * s->n_threads));
     return wanted > unit ? wanted / unit * unit : unit;
 }
 
@@ -267,8 +268,17 @@ void dw_many_end_neurons(const dw_many_input *in, int n_counted) {
     if (b->gives_hidden) dw_many_hidden(in, in->l + 1);
 }
 
+/* A piece of neurons has the sums of two matrices.  While the tokens fit in L2, so should these (2 MB; prefill of base
+ * 1.03 times as fast as with 256 rows, but two layers of the 7B 0.93). */
+static int rows_of_neurons(const dw_step *s, int n_all) {
+    enum { SMALL_ROWS = 128, SMALL_TOKENS = 512 << 10 };
+    const size_t tokens = DW_GEMM_TOKENS * (size_t)s->p->net->hp.n_embd * sizeof(uint16_t);
+    const int rows = rows_of_piece(s, n_all, 32);
+    return tokens <= SMALL_TOKENS ? dw_smaller(rows, SMALL_ROWS) : rows;
+}
+
 dw_neuron_pieces dw_neuron_pieces_of(const dw_many_input *in, int n_all) {
-    const int rows = rows_of_piece(in->s, n_all, 32), n_each = n_all ? count(n_all, rows) : 1; // 1: writes zeros
+    const int rows = rows_of_neurons(in->s, n_all), n_each = n_all ? count(n_all, rows) : 1; // 1: writes zeros
     return (dw_neuron_pieces){dw_pieces_begin(in->s, n_each * n_groups(in->s->p->n_tokens)), n_all, rows,
                               n_each};
 }
