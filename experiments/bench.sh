@@ -147,6 +147,7 @@ while read -r cell kind model work level pages depth seq busy pairs seconds want
     i=$((i + 1)) ratio=- share=- reads=no of=-
     [ "$mode" = full ] || [ "$kind" != versus ] || { pairs=5 seconds=4; }
     to=$rows/$cell.tsv
+    case $precision-$best in bf16-amx) ;; bf16-*) said "$cell: bf16 is for the level amx" && rm -f "$to" && continue ;; esac
     if ! has_level "$level"; then said "$cell: this machine lacks the level $level" && rm -f "$to" && continue; fi
     case $commit in *-dirty | -) ;; *) [ "$mode" = full ] && has "$cell" && said "$cell: is there" && continue ;; esac
     said "$cell ($i of $n_cells)"

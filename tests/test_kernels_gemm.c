@@ -327,6 +327,64 @@ static void tiles_equal_decoders(void) {
         }
 }
 
+/* Neurons that are packed from the sums of gate and up are those of the products by tokens, packed. */
+static void neurons_of(dw_level level, dw_gemm_form form, int n_neurons, int n_tokens, dw_act act) {
+    problem gate = problem_new(dw_qtype_get(DW_F32), 64, n_neurons, n_tokens),
+            up = problem_new(dw_qtype_get(DW_Q8_0), 64, n_neurons, n_tokens);
+    const problem *of[] = {&gate, &up};
+    const size_t n = (size_t)n_neurons * (size_t)n_tokens, n_packed = dw_gemm_pack_bytes(n_tokens, n_neurons);
+    const size_t n_sums = DW_GEMM_SUM_ROWS * ((size_t)n_tokens + DW_TILE);
+    guarded expected = guard(n_packed), got = guard(n_packed);
+    float *y[2], *sums[2];
+    for (int i = 0; i < 2; i++) y[i] = malloc(n * sizeof(float)), sums[i] = malloc(n_sums * sizeof(float));
+    multiply(&gate, level, form, NULL, 0, 1, 0, n_tokens, 1, y[0]); // packs the tokens, which both read
+    for (int i = 0; i < 2; i++) {
+        dw_gemm_job job = {.level = level, .form = form, .w = &of[i]->w, .n_rows = n_neurons, .packed = gate.packed.data,
+                           .n_tokens = n_tokens, .y = y[i], .ldy = (size_t)n_neurons, .scratch = gate.scratch.data};
+        dw_gemm_rows(&job);
+    }
+    memset(got.data, 0, n_packed);
+    memset(expected.data, 0, n_packed);
+    for (int first = 0; first < n_neurons; first += DW_GEMM_SUM_ROWS) {
+        const int rows = n_neurons - first < DW_GEMM_SUM_ROWS ? n_neurons - first : DW_GEMM_SUM_ROWS;
+        for (int i = 0; i < 2; i++)
+            dw_gemm_rows(&(dw_gemm_job){.level = level, .form = form, .w = &of[i]->w, .first = (size_t)first,
+                                        .n_rows = rows, .packed = gate.packed.data, .n_tokens = n_tokens,
+                                        .sums = sums[i], .scratch = gate.scratch.data});
+        dw_gemm_pack_neurons(&(dw_gemm_neurons){level, form, act, n_tokens, n_neurons, sums[0], sums[1], first, rows},
+                             got.data);
+    }
+    dw_vec_of(level)->glu[act](y[0], y[1], (int)n, y[0]);
+    for (int tile = 0; tile * DW_TILE < n_tokens; tile++) {
+        const int first = tile * DW_TILE, here = n_tokens - first < DW_TILE ? n_tokens - first : DW_TILE;
+        dw_gemm_pack_tile(&(dw_gemm_tokens){level, form, y[0] + (size_t)first * (size_t)n_neurons, (size_t)n_neurons, here,
+                                            n_neurons},
+                          tile, n_tokens, expected.data);
+    }
+    CHECK(!memcmp(got.data, expected.data, n_packed), "%s form %d: %d neurons, %d tokens", dw_level_names[level],
+          (int)form, n_neurons, n_tokens);
+    memset(got.data, 0, n_packed);
+    dw_gemm_pack(&(dw_gemm_tokens){level, form, y[0], (size_t)n_neurons, n_tokens, n_neurons}, got.data, 0, 1);
+    CHECK(!memcmp(got.data, expected.data, n_packed), "%s form %d: tiles of %d tokens", dw_level_names[level], (int)form,
+          n_tokens);
+    for (int i = 0; i < 2; i++) free(y[i]), free(sums[i]);
+    unguard(&expected);
+    unguard(&got);
+    problem_free(&gate);
+    problem_free(&up);
+}
+
+static void packed_neurons(void) {
+    if (!dw_level_has_bf16(DW_AVX512)) SKIP("this machine has no AVX512_BF16");
+    static const int sizes[][2] = {{32, 1}, {64, 33}, {224, 16}, {256, 50}, {352, 90}}; // neurons, tokens
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        neurons_of(DW_AVX512, DW_GEMM_ROUNDED, sizes[i][0], sizes[i][1], DW_SILU);
+        if (!dw_level_usable(DW_AMX)) continue;
+        neurons_of(DW_AMX, DW_GEMM_ROUNDED, sizes[i][0], sizes[i][1], DW_GELU_TANH);
+        neurons_of(DW_AMX, DW_GEMM_SPLIT, sizes[i][0], sizes[i][1], DW_SILU);
+    }
+}
+
 static void listed_rows(void) {
     const dw_qtype_row *type = dw_qtype_get(DW_Q8_0);
     problem p = problem_new(type, 320, 50, 7);
@@ -373,6 +431,24 @@ static void norm_and_add(void) {
         vec->add(z, w, w, n);
         for (int i = 0; i < n; i++) worst_add = fmax(worst_add, fabs((double)z[i] - (x[i] + 3 * (double)w[i])));
         CHECK(worst_add < 1e-5 && (n == MOST || z[n] == x[n]), "%s n %d: %g", dw_level_names[level], n, worst_add);
+    }
+}
+
+static void add_transposed(void) {
+    enum { LD = 19 };
+    dw_rng rng;
+    dw_rng_seed(&rng, 8);
+    float src[DW_TILE * DW_TILE], before[DW_TILE * LD], y[DW_TILE * LD];
+    random_values(src, DW_TILE * DW_TILE, &rng);
+    random_values(before, DW_TILE * LD, &rng);
+    EACH_LEVEL(vec) {
+        memcpy(y, before, sizeof y);
+        vec->add_transposed(src, y, LD);
+        for (int i = 0; i < DW_TILE * LD; i++) {
+            const int r = i / LD, c = i % LD;
+            const float wanted = c < DW_TILE ? before[i] + src[c * DW_TILE + r] : before[i];
+            CHECK(y[i] == wanted, "%s row %d column %d", dw_level_names[level], r, c);
+        }
     }
 }
 
@@ -686,8 +762,10 @@ static const test_case cases[] = {
     {"few tokens of long rows: sums within the bound, and the same as of fewer tokens, bit for bit", long_tokens},
     {"every level's decoder equals the type's, bit for bit, inside its memory", decoders_equal},
     {"weights unpacked straight into tiles of BF16 are the decoder's, rounded, bit for bit", tiles_equal_decoders},
+    {"neurons packed from sums, and tokens packed by tiles, are those packed from rows, bit for bit", packed_neurons},
     {"listed rows equal the same rows of the whole product", listed_rows},
     {"RMS norm and sums of any length, and nothing behind their end", norm_and_add},
+    {"a transposed square is added in its place", add_transposed},
     {"every activation (silu, gelu, relu) is accurate to 1e-6 and shows a NaN", activations_accurate},
     {"log of a sum of exponentials is accurate to 1e-6", log_sum_exp},
     {"conversion to half precision equals the definition", half_precision},

@@ -229,7 +229,8 @@ void dw_many_add_turned(const dw_step *s, const float *v, int ldv, const dw_tens
 void dw_many_down(dw_pass *p, int l, int ith); // x += Wdown neuron + bias
 
 /* Where all three products are of BF16 and nobody else reads the neurons, those of all tokens stay packed for the product
- * with down, in the memory of pass->neuron. */
+ * with down, in the memory of pass->neuron.  It takes more than DW_GEMM_FEW tokens, a multiple of 32 neurons that is not
+ * tiny, and no biases of gate and up. */
 bool dw_many_stays_packed(const dw_step *s, int l);
 void dw_many_pack_neurons(const dw_many_input *in, dw_neuron_piece k); // from the packed h
 void dw_many_down_packed(dw_pass *p, int l, int ith);

@@ -308,8 +308,9 @@ bool dw_many_stays_packed(const dw_step *s, int l) {
     const dw_pass *p = s->p;
     const dw_layer *w = &p->net->layer[l];
     const dw_tensor *const matrix[] = {&w->gate, &w->up, &w->down};
-    if (p->keep_neurons || p->n_tokens <= DW_GEMM_FEW || w->n_ff % 32 || w->gate_bias.name || w->up_bias.name)
-        return false;
+    const bool fits = dw_gemm_pack_bytes(DW_TILE, w->n_ff) <= DW_TILE * (size_t)w->n_ff * sizeof *p->neuron;
+    if (p->keep_neurons || p->n_tokens <= DW_GEMM_FEW || w->n_ff % 32 || !fits) return false;
+    if (w->gate_bias.name || w->up_bias.name) return false;
     for (int i = 0; i < 3; i++)
         if (!dw_gemm_is_bf16(form_for(s, matrix[i], p->precision, p->n_tokens))) return false;
     return true;

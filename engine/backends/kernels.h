@@ -86,8 +86,8 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
 
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */
 
-/* Precision of a product.  AVX2 and AVX-512 multiply and add F32, or bytes and integers.  AMX multiplies BF16
- * numbers and adds in F32; a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below
+/* Precision of a product.  AVX2 and AVX-512 multiply and add F32, or bytes and integers.  AVX512_BF16 and AMX multiply BF16
+ * numbers and add in F32; a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below
  * 2^-17. */
 typedef enum dw_gemm_form {
     DW_GEMM_INT8,    // tokens as the dot kernels round them: about 6e-3; quantized weights; rows only
@@ -107,6 +107,7 @@ enum {
 /* The form for a weight type.
  *   - Matrices that share packed tokens use the largest of their forms.
  *   - Columns and training have no INT8: they ask with another precision.
+ *   - DW_PRECISION_BF16 is ROUNDED for every type and number of tokens, where the CPU has such products.
  *   - AMX takes BF16 for DW_PRECISION_INT8, too: products are faster and more precise.  Types that are not unpacked
  *     straight into tiles of BF16 are unpacked faster to bytes; up to DW_GEMM_FEW tokens they are multiplied so, as in
  *     decode.  (BF16 and bytes, ns for 16 rows and 32 values, one thread, rows of 3,584 in cache, with 16, 32, 48 and 64

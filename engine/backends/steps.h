@@ -61,7 +61,7 @@ struct dw_pass {
     dw_pool *pool;
     int n_threads;
     bool exact;            // results must not depend on n_threads or on how tokens are batched
-    dw_precision precision; // split, rounded or int8
+    dw_precision precision; // not DW_PRECISION_DEFAULT
     int n_batch;           // most tokens of a pass; memory is laid out for them
     int way;               // of the current pass: index into dw_steps.way
     int n_tokens;          // in the last layer fewer, after keep_rows (run_on_pool.c)

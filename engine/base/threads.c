@@ -6,8 +6,8 @@
  * loses whole scheduler slices to a competing process: other engines fall to a tenth of their speed there.
  *
  * Linux may wake a parked thread on the core of the thread that wakes it, although others are idle, and take
- * milliseconds to part them.  (Two cores, a prefill of 11 ms after a pause of 50: 12 to 20 ms, the median 14.)  So each
- * woken thread claims its core for the job, and leaves one that is claimed already. */
+ * milliseconds to part them.  (Two cores, a prefill of 11 ms after a pause of 50: 12 to 20 ms, the median 14.)  So for a
+ * job that wakes threads each thread claims its core, and leaves one that is claimed already. */
 #include "base/base.h"
 
 #include <limits.h>
@@ -46,7 +46,8 @@ struct dw_pool {
     signal_word job;     // counts jobs; workers wait on it
     signal_word barrier; // counts barriers passed
     _Alignas(64) atomic_uint n_arrived;
-    atomic_uint_fast64_t claimed[MAX_CORES / 64]; // cores of the threads of a job that were parked before it
+    bool wakes;                                   // the job began with parked threads
+    atomic_uint_fast64_t claimed[MAX_CORES / 64]; // cores of the job's threads, if it wakes some
     bool stop;
 };
 
@@ -75,17 +76,16 @@ static bool changes_within(const signal_word *s, unsigned seen, int spins) {
     return false;
 }
 
-/* Returns once s->value differs from `seen`; true: the thread was parked. */
-static bool wait_for_change(signal_word *s, unsigned seen) {
-    if (changes_within(s, seen, SPINS_FIRST)) return false;
+/* Returns once s->value differs from `seen`. */
+static void wait_for_change(signal_word *s, unsigned seen) {
+    if (changes_within(s, seen, SPINS_FIRST)) return;
     for (const double until = dw_now() + 1e-6 * AWAKE_US; dw_now() < until;) {
         sched_yield();
-        if (changes_within(s, seen, SPINS_BETWEEN)) return false;
+        if (changes_within(s, seen, SPINS_BETWEEN)) return;
     }
     atomic_fetch_add(&s->n_parked, 1);
     while (atomic_load(&s->value) == seen) park(s, seen);
     atomic_fetch_sub(&s->n_parked, 1);
-    return true;
 }
 
 static void advance(signal_word *s) {
@@ -109,31 +109,33 @@ static bool claim(dw_pool *p, int core) {
     return !(atomic_fetch_or_explicit(&p->claimed[core / 64], bit, memory_order_relaxed) & bit);
 }
 
-/* Moves the calling thread to a core that is not claimed, if it may use one; where it may run stays the same. */
+/* Moves the calling thread to one of the cores that are not claimed, if it may use any.  After that it may run where it
+ * could before. */
 static void leave_core(dw_pool *p) {
-    cpu_set_t allowed, one;
+    cpu_set_t allowed, free_cores;
     if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
-    for (int core = 0; core < MAX_CORES && core < CPU_SETSIZE; core++) {
-        if (!CPU_ISSET(core, &allowed) || is_claimed(p, core) || !claim(p, core)) continue;
-        CPU_ZERO(&one);
-        CPU_SET(core, &one);
-        if (!sched_setaffinity(0, sizeof one, &one)) sched_setaffinity(0, sizeof allowed, &allowed);
-        return;
-    }
+    CPU_ZERO(&free_cores);
+    for (int core = 0; core < MAX_CORES && core < CPU_SETSIZE; core++)
+        if (CPU_ISSET(core, &allowed) && !is_claimed(p, core)) CPU_SET(core, &free_cores);
+    if (!CPU_COUNT(&free_cores) || sched_setaffinity(0, sizeof free_cores, &free_cores)) return;
+    claim(p, sched_getcpu());
+    sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
-/* Before parked threads are woken. */
-static void claim_first(dw_pool *p) {
-    if (!atomic_load(&p->job.n_parked)) return;
+/* The first thread, before it begins a job. */
+static void begin_claims(dw_pool *p) {
+    p->wakes = atomic_load(&p->job.n_parked);
+    if (!p->wakes) return;
     for (int i = 0; i < MAX_CORES / 64; i++) atomic_store_explicit(&p->claimed[i], 0, memory_order_relaxed);
     claim(p, sched_getcpu());
 }
 
+/* The others, once they see the job. */
 static void claim_core(dw_pool *p) {
-    if (!claim(p, sched_getcpu())) leave_core(p);
+    if (p->wakes && !claim(p, sched_getcpu())) leave_core(p);
 }
 #else
-static void claim_first(dw_pool *p) { (void)p; }
+static void begin_claims(dw_pool *p) { (void)p; }
 static void claim_core(dw_pool *p) { (void)p; }
 #endif
 
@@ -161,9 +163,9 @@ static void *worker(void *start_pointer) {
     const int ith = start->ith;
     free(start);
     for (unsigned seen = 0;; seen++) {
-        const bool was_parked = wait_for_change(&p->job, seen);
+        wait_for_change(&p->job, seen);
         if (p->stop) return NULL;
-        if (was_parked) claim_core(p);
+        claim_core(p);
         p->fn(p->arg, ith, p->n);
         dw_pool_barrier(p);
     }
@@ -172,7 +174,10 @@ static void *worker(void *start_pointer) {
 void dw_pool_run(dw_pool *p, void (*fn)(void *arg, int ith, int n), void *arg) {
     p->fn = fn;
     p->arg = arg;
-    if (p->n > 1) claim_first(p), advance(&p->job);
+    if (p->n > 1) {
+        begin_claims(p);
+        advance(&p->job);
+    }
     fn(arg, 0, p->n);
     dw_pool_barrier(p);
 }

@@ -9,7 +9,8 @@ cat >tree/experiments/bench.cells <<'END'
 decode        versus    7b-q4_0    decode       best    mapped  0      1    0     11     45       1.0    0.95   -          -
 huge          versus    7b-q4_0    decode       best    huge    0      1    0     11     45       1.0    0.95   -          -
 slow          versus    base-q4_0  prefill      best    mapped  0      1    0     21     30       4      -      -          yes
-rounded       versus    base-f16   prefill      best    mapped  0      1    0     21     30       1.6    -      bf16       -
+rounded       versus    base-f16   perplexity   best    mapped  0      1    0     21     30       1.6    -      int8       -
+bf16          versus    base-f16   prefill      best    mapped  0      1    0     21     30       1.6    -      bf16       -
 forced        versus    base-q4_0  prefill      avx2    mapped  0      1    0     21     30       1.6    -      -          -
 same          versus    base-q4_0  prefill      avx512  mapped  0      1    0     21     30       1.5    -      -          -
 lacking       versus    base-q4_0  prefill      amx     mapped  0      1    0     21     30       1.5    -      -          -
@@ -80,6 +81,7 @@ git checkout -q .
 test "$(bench FAILS=7b-q4_0.gguf sh experiments/bench.sh)" = 'exit status 1'
 tail -n 1 ../err | grep -q 'failed: decode huge sampling deep filled; the same command tries them again'
 grep -q 'lacking: this machine lacks the level amx' ../err
+grep -q 'bf16: bf16 is for the level amx' ../err
 : >"$RAN"
 test -z "$(bench sh experiments/bench.sh)"
 grep -q '^bench: .*slow: is there' ../err
@@ -110,7 +112,7 @@ reached() { awk -F '|' -v work="$1" 'index($2, work) == 2 {gsub(/ /, "", $12); p
 test "$(reached '7b-q4_0, decode ')" = yes
 test "$(reached '7b-q4_0, decode, huge pages ')" = yes
 test "$(reached 'base-q4_0, prefill of 512 ')" = no       # 1.59 of 4
-test "$(reached 'base-f16, prefill of 512, bf16')" = yes
+test "$(reached 'base-f16, perplexity, int8')" = yes
 test "$(reached 'base-q4_0, prefill of 512, forced avx2')" = yes # 1.59 of 1.6 less 0.02
 test "$(reached 'base-q4_0, decode, beside')" = yes # 0.41 of 0.42
 test "$(reached '7b-q4_0, sampling')" = no
