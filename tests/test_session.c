@@ -229,10 +229,26 @@ static void exact_passes(void) {
     }
 }
 
-static void ignore(void *ctx, const dw_tap_event *event) { (void)ctx, (void)event; }
+/* Neurons and every third gate of layer 1, by position. */
+typedef struct shown {
+    int n_gates;
+    float *neuron, *gate;
+} shown;
 
-/* Neurons stay packed for the product with down in passes of more than DW_GEMM_FEW tokens that no tap looks into; more
- * than DW_GEMM_TOKENS are two groups.  The logits are the same bits, and exact ones also those of small passes. */
+static void keep_shown(void *ctx, const dw_tap_event *event) {
+    shown *s = ctx;
+    for (int t = 0; t < event->n_tokens && event->layer == 1; t++) {
+        const float *row = event->values + (size_t)t * (size_t)event->n;
+        const size_t bytes = (size_t)event->n * sizeof *row, at = (size_t)event->pos[t] * (size_t)event->n;
+        if (event->point == DW_TAP_FFN_NEURON)
+            memcpy(s->neuron + at, row, bytes);
+        else if (event->pos[t] % 3 == 0)
+            memcpy(s->gate + at, row, bytes), s->n_gates++;
+    }
+}
+
+/* Neurons stay packed for the product with down in passes of more than DW_GEMM_FEW tokens; more than DW_GEMM_TOKENS are
+ * two groups.  Taps do not change the logits.  Exact logits, neurons and gates are the same bits as of small passes. */
 static void packed_neurons(void) {
     const struct {
         const char *type;
@@ -242,7 +258,6 @@ static void packed_neurons(void) {
     } cases[] = {{"F32", DW_PRECISION_SPLIT, true, 90},   {"BF16", DW_PRECISION_SPLIT, false, 150},
                  {"F16", DW_PRECISION_BF16, false, 90},   {"F16", DW_PRECISION_BF16, true, 150},
                  {"Q4_0", DW_PRECISION_INT8, false, 530}, {"Q4_K", DW_PRECISION_ROUNDED, true, 530}};
-    const dw_tap tap = {.points = 1u << DW_TAP_FFN_NEURON, .fn = ignore};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run r;
         const int n = cases[i].n, n_ways = cases[i].exact ? 4 : 2, step[] = {n, n, 64, 13};
@@ -250,15 +265,27 @@ static void packed_neurons(void) {
                                       .exact = cases[i].exact};
         if (!open_threads(&r, random_model("tiny-llama", cases[i].type, 0), o, 2)) continue;
         const size_t bytes = (size_t)n * (size_t)r.n_vocab * sizeof(float);
+        const int n_ff = dw_model_hparams(r.model)->n_ff[1];
+        const size_t n_values = (size_t)n * (size_t)n_ff;
         int32_t token[sizeof all_out];
         float *packed = malloc(bytes), *logits = malloc(bytes);
+        shown of[4] = {{0}};
         random_tokens(token, n, r.n_vocab, 7);
         for (int way = 0; way < n_ways; way++) {
-            dw_session_set_tap(r.session, way == 1 ? &tap : NULL);
+            shown *s = &of[way];
+            *s = (shown){0, calloc(n_values, sizeof(float)), calloc(n_values, sizeof(float))};
+            const dw_tap tap = {
+                .points = 1u << DW_TAP_FFN_NEURON | 1u << DW_TAP_FFN_GATE, .fn = keep_shown, .ctx = s, .gate_every = 3};
+            dw_session_set_tap(r.session, way ? &tap : NULL);
             dw_session_rewind(r.session, 0, 0);
             logits_of(&r, token, n, step[way], 0, way ? logits : packed);
             CHECK(!way || !memcmp(packed, logits, bytes), "%s, %d tokens: way %d", cases[i].type, n, way);
+            CHECK(!way || s->n_gates == (n + 2) / 3, "%s: %d gates", cases[i].type, s->n_gates);
+            CHECK(way < 2 || (!memcmp(s->neuron, of[1].neuron, n_values * sizeof(float)) &&
+                              !memcmp(s->gate, of[1].gate, n_values * sizeof(float))),
+                  "%s, %d tokens: neurons or gates of way %d", cases[i].type, n, way);
         }
+        for (int way = 0; way < n_ways; way++) free(of[way].neuron), free(of[way].gate);
         free(packed);
         free(logits);
         close_run(&r);

@@ -56,7 +56,9 @@ static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
         c->step[i].out2 = dw_layout_take(a, 1, piece);
     }
     uint8_t *shared = dw_layout_take(a, 1, shared_bytes(hp, o->n_batch));
-    for (int i = 0; i < p->n_threads; i++) c->step[i].shared = shared;
+    const size_t neurons = c->step->level >= DW_AVX512 ? dw_gemm_pack_bytes(o->n_batch, hp->n_ff_max) : 0;
+    uint8_t *packed = dw_layout_take(a, 1, neurons);
+    for (int i = 0; i < p->n_threads; i++) c->step[i].shared = shared, c->step[i].neurons = packed;
 }
 
 /* ---- pieces ------------------------------------------------------------------------------------------------- */

@@ -308,15 +308,21 @@ bool dw_many_stays_packed(const dw_step *s, int l) {
     const dw_pass *p = s->p;
     const dw_layer *w = &p->net->layer[l];
     const dw_tensor *const matrix[] = {&w->gate, &w->up, &w->down};
-    const bool fits = dw_gemm_pack_bytes(DW_TILE, w->n_ff) <= DW_TILE * (size_t)w->n_ff * sizeof *p->neuron;
-    if (p->keep_neurons || p->n_tokens <= DW_GEMM_FEW || w->n_ff % 32 || !fits) return false;
-    if (w->gate_bias.name || w->up_bias.name) return false;
+    if (p->n_tokens <= DW_GEMM_FEW || w->n_ff % 32 || w->gate_bias.name || w->up_bias.name) return false;
     for (int i = 0; i < 3; i++)
         if (!dw_gemm_is_bf16(form_for(s, matrix[i], p->precision, p->n_tokens))) return false;
     return true;
 }
 
-static uint8_t *packed_neurons(const dw_pass *p) { return (uint8_t *)p->neuron; }
+/* The gates of a piece that a tap reads. */
+static void show_gates(const dw_step *s, const dw_layer *w, dw_neuron_piece k) {
+    const dw_pass *p = s->p;
+    for (int t = 0; t < k.group.n; t++) {
+        const int token = k.group.first + t;
+        if (p->pos[token] % p->gate_every == 0)
+            dw_gemm_sums_of_token(s->out, k.n, k.group.n, t, p->gate + (size_t)token * (size_t)w->n_ff + k.first);
+    }
+}
 
 void dw_many_pack_neurons(const dw_many_input *in, dw_neuron_piece k) {
     const dw_step *s = in->s;
@@ -328,6 +334,7 @@ void dw_many_pack_neurons(const dw_many_input *in, dw_neuron_piece k) {
         job.first = (size_t)k.first, job.n_rows = k.n, job.sums = sums[i];
         dw_gemm_rows(&job);
     }
+    float *rows = s->p->neuron + (size_t)k.group.first * (size_t)w->n_ff + k.first;
     dw_gemm_pack_neurons(&(dw_gemm_neurons){.level = s->level,
                                             .form = form_for(s, &w->down, s->p->precision, s->p->n_tokens),
                                             .act = s->p->net->act,
@@ -336,14 +343,17 @@ void dw_many_pack_neurons(const dw_many_input *in, dw_neuron_piece k) {
                                             .gate = s->out,
                                             .up = s->out2,
                                             .first = k.first,
-                                            .n_rows = k.n},
-                         packed_neurons(s->p) + dw_gemm_pack_bytes(k.group.first, w->n_ff));
+                                            .n_rows = k.n,
+                                            .rows = s->p->keep_neurons ? rows : NULL,
+                                            .ldr = (size_t)w->n_ff},
+                         s->neurons + dw_gemm_pack_bytes(k.group.first, w->n_ff));
+    if (s->p->gate_every) show_gates(s, w, k);
 }
 
 void dw_many_down_packed(dw_pass *p, int l, int ith) {
     const dw_step *s = dw_step_of(p, ith);
     const dw_layer *w = &p->net->layer[l];
-    add_packed(s, form_for(s, &w->down, p->precision, p->n_tokens), packed_neurons(p), &w->down, &w->down_bias);
+    add_packed(s, form_for(s, &w->down, p->precision, p->n_tokens), s->neurons, &w->down, &w->down_bias);
 }
 
 /* ---- head ----------------------------------------------------------------------------------------------------- */

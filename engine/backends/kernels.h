@@ -167,8 +167,8 @@ void dw_gemm_rows(const dw_gemm_job *job);
 void dw_gemm_columns(const dw_gemm_job *job);
 
 /* a = act(gate) * up, on the way from the products with gate and up to that with down: sums become packed tokens, bit
- * for bit those that dw_gemm_pack would make of a, and a is never copied by tokens.  The thread that multiplied a piece
- * of neurons packs it. */
+ * for bit those that dw_gemm_pack would make of a, and a is copied by tokens only if somebody reads it.  The thread that
+ * multiplied a piece of neurons packs it. */
 typedef struct dw_gemm_neurons {
     dw_level level;
     dw_gemm_form form; // of the product with down: BF16, as gate's and up's (dw_gemm_is_bf16)
@@ -176,8 +176,12 @@ typedef struct dw_gemm_neurons {
     int n_tokens, n;   // n: all neurons, a multiple of 32
     float *gate, *up;  // sums of neurons first .. first + n_rows - 1; gate is overwritten
     int first, n_rows; // multiples of 32; at most DW_GEMM_SUM_ROWS
+    float *rows;       // not NULL: a of token t and neuron first + r also goes to rows[t * ldr + r]
+    size_t ldr;
 } dw_gemm_neurons;
 void dw_gemm_pack_neurons(const dw_gemm_neurons *in, uint8_t *packed);
+/* y[r] = the sum of row r and a token, for r < n_rows. */
+void dw_gemm_sums_of_token(const float *sums, int n_rows, int n_tokens, int token, float *y);
 static inline bool dw_gemm_is_bf16(dw_gemm_form form) { return form != DW_GEMM_INT8 && form != DW_GEMM_F32; }
 
 /* Operations a second of the form's kernel on the calling thread, which multiplies one panel for about `seconds`. */

@@ -488,32 +488,58 @@ static void multiply_block(const product *p, int row0, int n_rows) {
 
 /* ---- neurons -------------------------------------------------------------------------------------------------- */
 
+/* Where a square of sums lies among those of n_row_tiles row tiles. */
+static size_t square_offset(int n_row_tiles, int n_token_tiles, int row_tile, int token_tile) {
+    const int pair = token_tile / 2 * 2, in_pair = smaller(2, n_token_tiles - pair);
+    return pair_offset(n_row_tiles, pair) + (size_t)(row_tile * in_pair + token_tile - pair) * SQUARE;
+}
+
+void dw_gemm_sums_of_token(const float *sums, int n_rows, int n_tokens, int token, float *y) {
+    const int n_row_tiles = tiles_of(n_rows) + tiles_of(n_rows) % 2;
+    for (int r = 0; r < n_rows; r++)
+        y[r] = sums[square_offset(n_row_tiles, tiles_of(n_tokens), r / DW_TILE, token / DW_TILE) +
+                    (size_t)(r % DW_TILE * DW_TILE + token % DW_TILE)];
+}
+
+/* A square (neurons, tokens) into rows of tokens. */
+static void store_neurons(const dw_vec *vec, const float *square, int n_tokens, float *rows, size_t ldr) {
+    float turned[SQUARE];
+    if (n_tokens == DW_TILE) {
+        vec->transpose(square, DW_TILE, rows, ldr);
+        return;
+    }
+    vec->transpose(square, DW_TILE, turned, DW_TILE);
+    for (int t = 0; t < n_tokens; t++) memcpy(rows + (size_t)t * ldr, turned + t * DW_TILE, DW_TILE * sizeof *rows);
+}
+
 /* Two row tiles of sums and one token tile: 32 neurons are a step of the packed tile, whose pairs of values lie in their
  * rows already. */
-static void pack_neuron_step(const dw_gemm_neurons *in, float *const gate[2], const float *const up[2], uint8_t *to) {
+static void pack_neuron_step(const dw_gemm_neurons *in, int row_tile, int token_tile, uint8_t *to) {
+    const dw_vec *vec = dw_vec_of(in->level);
+    const int n_row_tiles = tiles_of(in->n_rows), token = token_tile * DW_TILE;
     float neuron[2 * SQUARE];
-    for (int i = 0; i < 2; i++) dw_vec_of(in->level)->glu[in->act](gate[i], up[i], SQUARE, neuron + i * SQUARE);
+    for (int i = 0; i < 2; i++) {
+        const size_t at = square_offset(n_row_tiles, tiles_of(in->n_tokens), row_tile + i, token_tile);
+        vec->glu[in->act](in->gate + at, in->up + at, SQUARE, neuron + i * SQUARE);
+        if (in->rows)
+            store_neurons(vec, neuron + i * SQUARE, smaller(DW_TILE, in->n_tokens - token),
+                          in->rows + (size_t)token * in->ldr + (row_tile + i) * DW_TILE, in->ldr);
+    }
     dw_amx_pack_turned(neuron, DW_TILE, token_parts(in->form), to);
 }
 
 void dw_gemm_pack_neurons(const dw_gemm_neurons *in, uint8_t *packed) {
-    const int n_token_tiles = tiles_of(in->n_tokens), n_row_tiles = tiles_of(in->n_rows);
     dw_assert(dw_gemm_is_bf16(in->form) && in->n_tokens > 0 && in->n_tokens <= DW_GEMM_TOKENS);
     dw_assert(in->n % DW_AMX_STEP == 0 && in->first % DW_AMX_STEP == 0 && in->n_rows % DW_AMX_STEP == 0);
     dw_assert(in->n_rows <= DW_GEMM_SUM_ROWS && in->first + in->n_rows <= in->n);
-    for (int t = 0; t < n_token_tiles; t++) {
-        const int in_pair = smaller(2, n_token_tiles - t / 2 * 2);
-        const size_t pair = pair_offset(n_row_tiles, t / 2 * 2) + (size_t)(t % 2) * SQUARE,
-                     next = (size_t)in_pair * SQUARE;
-        for (int r = 0; r < n_row_tiles; r += 2) {
+    for (int t = 0; t < tiles_of(in->n_tokens); t++)
+        for (int r = 0; r < tiles_of(in->n_rows); r += 2) {
             const int k0 = in->first + r * DW_TILE, chunk = k0 / DW_PANEL_K * DW_PANEL_K;
-            float *gate = in->gate + pair + (size_t)r * next, *up = in->up + pair + (size_t)r * next;
-            pack_neuron_step(in, (float *const[]){gate, gate + next}, (const float *const[]){up, up + next},
-                             packed + chunk_offset(in->form, in->n_tokens, chunk) +
-                                 (size_t)t * tile_bytes(in->form, smaller(DW_PANEL_K, in->n - chunk)) +
+            const size_t tile = tile_bytes(in->form, smaller(DW_PANEL_K, in->n - chunk));
+            pack_neuron_step(in, r, t,
+                             packed + chunk_offset(in->form, in->n_tokens, chunk) + (size_t)t * tile +
                                  tile_bytes(in->form, k0 - chunk));
         }
-    }
 }
 
 /* ---- few tokens, tiles of BF16 ------------------------------------------------------------------------------ */

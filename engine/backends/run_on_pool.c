@@ -75,7 +75,7 @@ static void lay_out(dw_state *s, dw_layout *a) {
     p->q = dw_layout_take(a, rows * heads, sizeof *p->q);
     p->mix = dw_layout_take(a, rows * heads, sizeof *p->mix);
     p->gate = dw_layout_take(a, rows * (size_t)hp->n_ff_max, sizeof *p->gate);
-    p->neuron = dw_layout_take(a, (rows + 15) / 16 * 16 * (size_t)hp->n_ff_max, sizeof *p->neuron);
+    p->neuron = dw_layout_take(a, rows * (size_t)hp->n_ff_max, sizeof *p->neuron);
     p->coverage = dw_layout_take(a, counts, sizeof *p->coverage);
     s->trial_x = dw_layout_take(a, d, sizeof *s->trial_x);
     s->trial_counts = dw_layout_take(a, counts, sizeof *s->trial_counts);
@@ -365,7 +365,7 @@ int dw_on_pool_layers(dw_state *s, const dw_work *w, int first, int end, dw_err 
     p->token = w->token, p->seq = w->seq, p->pos = w->pos;
     p->x = w->x ? w->x : s->x;
     p->keep_h = is_tapped(w, DW_TAP_ATTN_IN) || is_tapped(w, DW_TAP_FFN_IN);
-    p->keep_neurons = is_tapped(w, DW_TAP_FFN_GATE) || is_tapped(w, DW_TAP_FFN_NEURON);
+    p->keep_neurons = is_tapped(w, DW_TAP_FFN_NEURON);
     p->gate_every = !is_tapped(w, DW_TAP_FFN_GATE) ? 0 : w->tap->gate_every ? w->tap->gate_every : 1;
     dw_pool_run(p->pool, forward,
                 &(forward_job){p, s->steps->way[p->way], w, first, end, needs_only_rows(p, w, first, end)});

@@ -75,10 +75,9 @@ struct dw_pass {
     float *q;              // (n_tokens, n_head * head_dim)
     float *mix;            // (n_tokens, n_head * head_dim): attention's result
     float *gate;           // (n_tokens, n_ff): act(gate); gate_every says which rows are filled
-    float *neuron;         // (n_tokens, n_ff): a = act(gate) * up; zero where not selected.  A backend may keep a here in
-                           // another form, in as many bytes as if n_tokens were a multiple of 16
+    float *neuron;         // (n_tokens, n_ff): a = act(gate) * up; zero where not selected
     bool keep_h;           // a tap reads h, so it must be filled
-    bool keep_neurons;     // a tap reads gate or neuron
+    bool keep_neurons;     // a tap reads neuron, so it must be filled
     int gate_every;        // a tap reads rows 0, n, 2n.. of gate (by position); 0: no tap does
     dw_ffn_experiment experiment; // all zero: none
     dw_coverage *coverage; // (n_threads, n_layer): what was selected and read; every thread counts its own
