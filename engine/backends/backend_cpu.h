@@ -229,9 +229,9 @@ void dw_many_add_product(const dw_step *s, const float *v, int ldv, const dw_ten
 void dw_many_add_turned(const dw_step *s, const float *v, int ldv, const dw_tensor *w, const dw_tensor *bias);
 void dw_many_down(dw_pass *p, int l, int ith); // x += Wdown neuron + bias
 
-/* Where all three products are of BF16, the neurons of all tokens stay packed for the product with down; pass->neuron and
- * pass->gate hold only what a tap reads.  It takes more than DW_GEMM_FEW tokens, a multiple of 32 neurons, and no biases
- * of gate and up. */
+/* Where all three products are of BF16, the neurons of all tokens stay packed for the product with down.  pass->neuron
+ * and pass->gate then hold only what a tap reads.  It takes more than DW_GEMM_FEW tokens, a multiple of 32 neurons, and
+ * no biases of gate and up. */
 bool dw_many_stays_packed(const dw_step *s, int l);
 void dw_many_pack_neurons(const dw_many_input *in, dw_neuron_piece k); // from the packed h
 void dw_many_down_packed(dw_pass *p, int l, int ith);

@@ -93,12 +93,12 @@ static void pack_normed_tiles(const dw_step *s, const dw_tensor *norm, dw_gemm_f
         float *h = p->keep_h ? p->h + (size_t)first * (size_t)n : s->out;
         norm_rows(s, norm, first, here, h);
         dw_gemm_pack_tile(&(dw_gemm_tokens){s->level, form, h, (size_t)n, here, n}, (first - g.first) / DW_TILE, g.n,
-                          (uint8_t *)g.packed);
+                          s->shared + dw_gemm_pack_bytes(g.first, n));
     }
     dw_pool_barrier(p->pool);
 }
 
-/* Packs norm(x) for the matrices; fills p->h if a tap reads it. */
+/* Packs norm(x) for the matrices; fills p->h if a tap reads it.  Fewer tiles than threads are normed token by token. */
 static dw_gemm_form pack_normed(const dw_step *s, const dw_tensor *norm, const dw_tensor *const *w, int n_matrices) {
     const dw_pass *p = s->p;
     const int n = p->net->hp.n_embd, n_tiles = count(p->n_tokens, DW_TILE);
@@ -205,7 +205,8 @@ static void attend(dw_pass *p, int l, int ith) {
     const dw_step *s = dw_step_of(p, ith);
     const dw_layer *w = &p->net->layer[l];
     const int n_group = w->n_head / w->n_head_kv;
-    const bool by_tiles = s->level >= DW_AMX && !(p->exact && p->precision == DW_PRECISION_SPLIT);
+    const bool keeps_f32 = p->exact && p->precision == DW_PRECISION_SPLIT; // tiles have sums of two BF16
+    const bool by_tiles = s->level >= DW_AMX && !keeps_f32;
     const int rows = rows_of_block(s, p->n_tokens * w->n_head, by_tiles);
     dw_cpu_attend(s, l, n_group < rows ? rows / n_group : 1,
                   !by_tiles  ? s->vec->attend
@@ -315,7 +316,7 @@ bool dw_many_stays_packed(const dw_step *s, int l) {
 }
 
 /* The gates of a piece that a tap reads. */
-static void show_gates(const dw_step *s, const dw_layer *w, dw_neuron_piece k) {
+static void fill_gates(const dw_step *s, const dw_layer *w, dw_neuron_piece k) {
     const dw_pass *p = s->p;
     for (int t = 0; t < k.group.n; t++) {
         const int token = k.group.first + t;
@@ -347,7 +348,7 @@ void dw_many_pack_neurons(const dw_many_input *in, dw_neuron_piece k) {
                                             .rows = s->p->keep_neurons ? rows : NULL,
                                             .ldr = (size_t)w->n_ff},
                          s->neurons + dw_gemm_pack_bytes(k.group.first, w->n_ff));
-    if (s->p->gate_every) show_gates(s, w, k);
+    if (s->p->gate_every) fill_gates(s, w, k);
 }
 
 void dw_many_down_packed(dw_pass *p, int l, int ith) {

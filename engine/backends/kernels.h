@@ -86,9 +86,9 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
 
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */
 
-/* Precision of a product.  AVX2 and AVX-512 multiply and add F32, or bytes and integers.  AVX512_BF16 and AMX multiply BF16
- * numbers and add in F32; a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below
- * 2^-17. */
+/* Precision of a product.  AVX2 and AVX-512 multiply and add F32, or bytes and integers.  AVX512_BF16 and AMX multiply
+ * BF16 numbers and add in F32; a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error
+ * below 2^-17. */
 typedef enum dw_gemm_form {
     DW_GEMM_INT8,    // tokens as the dot kernels round them: about 6e-3; quantized weights; rows only
     DW_GEMM_ROUNDED, // AMX or AVX512_BF16, one part each: relative RMS error about 2e-3
@@ -96,6 +96,7 @@ typedef enum dw_gemm_form {
     DW_GEMM_SPLIT,   // AMX, both in two parts, without lo * lo; other types: 3e-6
     DW_GEMM_F32,     // the other levels: 1e-6
 } dw_gemm_form;
+static inline bool dw_gemm_is_bf16(dw_gemm_form form) { return form != DW_GEMM_INT8 && form != DW_GEMM_F32; }
 
 enum {
     DW_GEMM_TOKENS = 512,      // most tokens of one product
@@ -153,7 +154,8 @@ typedef struct dw_gemm_job {
     uint8_t *scratch;      // DW_GEMM_SCRATCH bytes, aligned to 64
     bool by_rows;          // y[r * ldy + t] instead of y[t * ldy + r]
     bool add;              // y += the product
-    float *sums;           // not NULL: in y's place, for dw_gemm_pack_neurons
+    float *sums;           // not NULL: in y's place, for dw_gemm_pack_neurons, and by tiles: [pair of token tiles][row
+                           // tile][token tile] squares (row, token); n_rows is at most DW_GEMM_SUM_ROWS
 } dw_gemm_job;
 
 /* y[t * ldy + r] = w_row(row) . x_t  for r < n_rows and all tokens; row is list[first + r], or first + r if there
@@ -180,9 +182,8 @@ typedef struct dw_gemm_neurons {
     size_t ldr;
 } dw_gemm_neurons;
 void dw_gemm_pack_neurons(const dw_gemm_neurons *in, uint8_t *packed);
-/* y[r] = the sum of row r and a token, for r < n_rows. */
+/* y[r] = the sum of row r and a token, for r < n_rows; sums of dw_gemm_job, or gate after dw_gemm_pack_neurons. */
 void dw_gemm_sums_of_token(const float *sums, int n_rows, int n_tokens, int token, float *y);
-static inline bool dw_gemm_is_bf16(dw_gemm_form form) { return form != DW_GEMM_INT8 && form != DW_GEMM_F32; }
 
 /* Operations a second of the form's kernel on the calling thread, which multiplies one panel for about `seconds`. */
 double dw_gemm_rate(dw_level level, dw_gemm_form form, double seconds, uint8_t *scratch);

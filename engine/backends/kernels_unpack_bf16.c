@@ -1,6 +1,6 @@
-/* kernels_unpack_bf16.c - weights of 16 and of four bits straight into tiles of BF16, these also while a chunk of few
- * tokens is multiplied; the numbers are those of the type's decoder, rounded, bit for bit
- * (BF16 as it lies: what the decoder's rounding would do to subnormals and NaN, the products do).
+/* kernels_unpack_bf16.c - weights of 16 and of four bits straight into tiles of BF16, those of four bits also while a
+ * chunk of few tokens is multiplied.  The numbers are those of the type's decoder, rounded, bit for bit.  BF16 is copied:
+ * products take its subnormals as zeros.
  *
  * A code of four bits stands for one of 16 numbers.  Those of two blocks are computed and rounded once, into a table of
  * 32; one permutation of words looks up a block's 32 weights.

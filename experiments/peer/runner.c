@@ -83,8 +83,8 @@ static double resident_bytes(void) {
     return (double)resident * (double)sysconf(_SC_PAGESIZE);
 }
 
-/* Returns when this program's threads sleep, or after a fifth of a second.  Upstream's spin for about 15 ms after their
- * work, on a core that the other program's lap needs. */
+/* Returns when this program's threads sleep, or after a fifth of a second.  Threads that still spin hold a core that the
+ * other program's lap needs.  (This engine's sleep after 2 to 4 ms, upstream's within 2.) */
 static void settle(void) {
     enum { STEP_US = 2000, MOST_STEPS = 100 };
     for (int i = 0; i < MOST_STEPS; i++) {

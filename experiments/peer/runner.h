@@ -1,7 +1,6 @@
 /* runner.h - two programs, each in a child process that holds its model, doing the same work in turn.
  *
- * A child times its own work; what it is timed for is stated at each work below.  A lap ends, after the clock has stopped,
- * when its threads sleep: upstream's spin for about 15 ms. */
+ * A child times its own work; what it is timed for is stated at each work below.  It answers when its threads sleep. */
 #ifndef EXP_RUNNER_H
 #define EXP_RUNNER_H
 
