@@ -144,20 +144,28 @@ static void add_counts(uint64_t *hist, const uint32_t *counts) {
         if (counts[b]) __atomic_fetch_add(&hist[b], counts[b], __ATOMIC_RELAXED);
 }
 
+/* Bins of columns first .. first + n - 1 of the i-th sampled row; the next but one is prefetched. */
+static void bins_of(const collector *c, const dw_tap_event *e, int i, int first, int n, uint8_t *bin) {
+    const float *x = e->values + (size_t)c->sampled[i] * (size_t)e->n + first;
+    const float *next = e->values + (size_t)c->sampled[smaller(i + 2, c->n_sampled - 1)] * (size_t)e->n + first;
+    for (int j = 0; j < n; j += 16) __builtin_prefetch(next + j);
+    c->loops->bins(x, n, bin);
+}
+
 /* Counts |x| of all columns in one histogram.  Neighbouring columns use different tables, because an addition to the
  * same counter would have to wait for the one before. */
 static void count_inputs(const collector *c, const dw_tap_event *e, int first, int end, uint64_t *hist) {
-    uint32_t counts[4][KIT_STATS_BINS] = {{0}};
+    enum { TABLES = 8 };
+    uint32_t counts[TABLES][KIT_STATS_BINS] = {{0}};
     uint8_t bin[UNIT];
     for (int i = 0; i < c->n_sampled; i++) {
-        const float *x = e->values + (size_t)c->sampled[i] * (size_t)e->n;
         for (int j = first; j < end; j += UNIT) {
             const int n = smaller(UNIT, end - j);
-            c->loops->bins(x + j, n, bin);
-            for (int k = 0; k < n; k++) counts[k % 4][bin[k]]++;
+            bins_of(c, e, i, j, n, bin);
+            for (int k = 0; k < n; k++) counts[k % TABLES][bin[k]]++;
         }
     }
-    for (int k = 0; k < 4; k++) add_counts(hist, counts[k]);
+    for (int k = 0; k < TABLES; k++) add_counts(hist, counts[k]);
 }
 
 static void add_input(const collector *c, const dw_tap_event *e, kit_stats_input k, int first, int end) {
@@ -174,39 +182,59 @@ static void add_output(const collector *c, const dw_tap_event *e, int first, int
         c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
 }
 
-static void add_neurons(const collector *c, const dw_tap_event *e, int first, int end) {
-    kit_stats_layer *w = &c->s->layer[e->layer];
-    const size_t at = c->to * (size_t)e->n;
-    uint8_t bin[UNIT];
-    for (int j = first; j < end; j += TILE) {
-        const size_t to = at + (size_t)j;
-        c->loops->moments(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), w->sum_a + to,
-                          w->sum_abs + to, w->sum_square + to, w->max_abs + to);
-    }
-    for (int j = first; j < end; j += UNIT) {
-        const int n = smaller(UNIT, end - j);
-        uint32_t *hist = w->hist_a + (size_t)j * KIT_STATS_BINS;
-        for (int i = 0; i < c->n_sampled; i++) {
-            c->loops->bins(e->values + (size_t)c->sampled[i] * (size_t)e->n + j, n, bin);
-            for (int k = 0; k < n; k++) hist[k * KIT_STATS_BINS + bin[k]]++;
-        }
-    }
+/* Histograms of the neurons of a unit.  Rows are counted in bytes, which stay in L1 with the values, and added after at
+ * most ROWS_COUNTED of them. */
+enum { ROWS_COUNTED = 255 };
+
+typedef struct unit_counts {
+    const column_sums *loops;
+    int n, n_rows; // neurons; rows since the last addition
+    uint8_t of[UNIT][KIT_STATS_BINS];
+    uint32_t *hist; // (n, KIT_STATS_BINS)
+} unit_counts;
+
+static unit_counts counts_of_unit(const collector *c, uint32_t *hist, int first, int n) {
+    return (unit_counts){.loops = c->loops, .n = n, .hist = hist + (size_t)first * KIT_STATS_BINS};
 }
 
-/* The largest of 32 bins, by comparing halves. */
-static uint8_t largest_bin(const uint8_t *bin) {
-    uint8_t m[16];
-    for (int i = 0; i < 16; i++) m[i] = bin[i] > bin[16 + i] ? bin[i] : bin[16 + i];
-    for (int w = 8; w; w /= 2)
-        for (int i = 0; i < w; i++) m[i] = m[i] > m[i + w] ? m[i] : m[i + w];
-    return m[0];
+static void flush_counts(unit_counts *u) {
+    u->loops->add_bytes(u->of[0], u->n * KIT_STATS_BINS, u->hist);
+    memset(u->of, 0, (size_t)u->n * sizeof *u->of);
+    u->n_rows = 0;
+}
+
+static void count_row(unit_counts *u, const uint8_t *bin) {
+    uint8_t *of = u->of[0];
+    for (const uint8_t *end = bin + u->n; bin < end; bin++, of += KIT_STATS_BINS) of[*bin]++;
+    if (++u->n_rows == ROWS_COUNTED) flush_counts(u);
+}
+
+static void count_neurons(const collector *c, const dw_tap_event *e, int first, int n) {
+    unit_counts u = counts_of_unit(c, c->s->layer[e->layer].hist_a, first, n);
+    uint8_t bin[UNIT];
+    for (int i = 0; i < c->n_sampled; i++) {
+        bins_of(c, e, i, first, n, bin);
+        count_row(&u, bin);
+    }
+    flush_counts(&u);
+}
+
+static void add_neurons(const collector *c, const dw_tap_event *e, int first, int end) {
+    kit_stats_layer *w = &c->s->layer[e->layer];
+    for (int j = first; j < end; j += TILE) {
+        const size_t to = c->to * (size_t)e->n + (size_t)j;
+        const int tile_end = smaller(j + TILE, end);
+        c->loops->moments(e->values + j, (size_t)e->n, c->row, c->n_row, tile_end - j, w->sum_a + to, w->sum_abs + to,
+                          w->sum_square + to, w->max_abs + to);
+        for (int k = j; k < tile_end; k += UNIT) count_neurons(c, e, k, smaller(UNIT, tile_end - k));
+    }
 }
 
 /* The bin of a group's largest magnitude is the largest bin.  A unit begins at a multiple of every group size, and has
  * zeros after its n neurons. */
-static void count_groups(kit_stats_layer *w, const uint8_t *bin, int first, int n) {
+static void count_groups(const collector *c, kit_stats_layer *w, const uint8_t *bin, int first, int n) {
     uint8_t largest[UNIT / 32];
-    for (int k = 0; k < UNIT / 32; k++) largest[k] = largest_bin(bin + 32 * k);
+    c->loops->largest_of_32(bin, UNIT / 32, largest);
     for (int g = 0, n_group = UNIT / 32; g < KIT_STATS_N_GROUPS; g++, n_group /= 2) {
         const int size = kit_stats_group_sizes[g];
         uint32_t *hist = w->hist_group[g] + (size_t)(first / size) * KIT_STATS_BINS;
@@ -221,13 +249,14 @@ static void add_gates(const collector *c, const dw_tap_event *e, int first, int 
     uint8_t bin[UNIT] = {0};
     for (int j = first; j < end; j += UNIT) {
         const int n = smaller(UNIT, end - j);
-        uint32_t *hist = w->hist_gate + (size_t)j * KIT_STATS_BINS;
+        unit_counts u = counts_of_unit(c, w->hist_gate, j, n);
         memset(bin + n, 0, (size_t)(UNIT - n));
         for (int i = 0; i < c->n_sampled; i++) {
-            c->loops->bins(e->values + (size_t)c->sampled[i] * (size_t)e->n + j, n, bin);
-            for (int k = 0; k < n; k++) hist[k * KIT_STATS_BINS + bin[k]]++;
-            count_groups(w, bin, j, n);
+            bins_of(c, e, i, j, n, bin);
+            count_row(&u, bin);
+            count_groups(c, w, bin, j, n);
         }
+        flush_counts(&u);
     }
 }
 

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { STRIP = 64 }; // columns whose next rows are prefetched while these are added
+
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 
 #define TARGET
@@ -25,11 +27,12 @@
 #endif
 
 const column_sums column_sums_levels[] = {
-    {"portable", moments_portable, squares_portable, bins_portable, replace_portable},
+    {"portable", moments_portable, squares_portable, bins_portable, largest_of_32_portable, add_bytes_portable,
+     replace_portable},
 #if defined(__x86_64__)
-    {"avx2", moments_avx2, squares_avx2, bins_avx2, replace_avx2},
-    {"avx512", moments_avx512, squares_avx512, bins_avx512, replace_avx512},
-    {"amx", moments_avx512, squares_avx512, bins_avx512, replace_avx512},
+    {"avx2", moments_avx2, squares_avx2, bins_avx2, largest_of_32_avx2, add_bytes_avx2, replace_avx2},
+    {"avx512", moments_avx512, squares_avx512, bins_avx512, largest_of_32_avx512, add_bytes_avx512, replace_avx512},
+    {"amx", moments_avx512, squares_avx512, bins_avx512, largest_of_32_avx512, add_bytes_avx512, replace_avx512},
 #endif
     {0}};
 

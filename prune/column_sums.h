@@ -15,7 +15,9 @@ typedef struct column_sums {
     void (*moments)(const float *x, size_t ld, const int *row, int n_rows, int n, double *sum, double *sum_abs,
                     double *sum_square, float *max_abs);
     void (*squares)(const float *x, size_t ld, const int *row, int n_rows, int n, double *sum_square);
-    void (*bins)(const float *x, int n, uint8_t *bin);      // kit_stats_bin of |x[i]|
+    void (*bins)(const float *x, int n, uint8_t *bin);                  // kit_stats_bin of |x[i]|
+    void (*largest_of_32)(const uint8_t *bin, int n, uint8_t *largest); // of 32 bins each, n times
+    void (*add_bytes)(const uint8_t *count, int n, uint32_t *sum);     // sum[i] += count[i]; n is a multiple of 16
     /* Returns the dot product of old and x, sets *square to that of x and x, both in 32 interleaved sums; then
      * old = x. */
     double (*replace)(float *old, const float *x, int n, double *square);

@@ -83,6 +83,13 @@ static void loops(void) {
         for (int i = 0; i < ROWS * COLUMNS; i++)
             if (!CHECK(bin[i] == kit_stats_bin(fabsf(x[i])), "%s: %g is in bin %d", c->level, (double)x[i], bin[i]))
                 break;
+        for (int n = 1; n <= 4; n++) {
+            uint8_t largest[4];
+            c->largest_of_32(bin + n, n, largest);
+            for (int i = 0; i < 32 * n; i++)
+                CHECK(largest[i / 32] >= bin[n + i] && memchr(bin + n + i / 32 * 32, largest[i / 32], 32),
+                      "%s: the largest of bins %d .. is %d", c->level, i / 32 * 32, largest[i / 32]);
+        }
         double dot = 0, power = 0, got_power, first_power;
         float old[2][COLUMNS];
         for (int j = 0; j < COLUMNS; j++) {
@@ -306,6 +313,7 @@ static void brute_force(void) {
     check_collect(mini(), (setting){100, 3, 1, "cpu"});
     check_collect(mini(), (setting){32, 1, 5, "ref"});
     check_collect(mini(), (setting){550, 0, 4, "cpu"}); // longer than a batch
+    check_collect(mini(), (setting){550, 0, 1, "cpu"}); // more rows of a histogram than a byte counts
 }
 
 /* The tokens after the last whole window count once, in a window that ends with the text. */

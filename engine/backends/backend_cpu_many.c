@@ -318,11 +318,12 @@ bool dw_many_stays_packed(const dw_step *s, int l) {
 /* The gates of a piece that a tap reads. */
 static void fill_gates(const dw_step *s, const dw_layer *w, dw_neuron_piece k) {
     const dw_pass *p = s->p;
-    for (int t = 0; t < k.group.n; t++) {
-        const int token = k.group.first + t;
-        if (p->pos[token] % p->gate_every == 0)
-            dw_gemm_sums_of_token(s->out, k.n, k.group.n, t, p->gate + (size_t)token * (size_t)w->n_ff + k.first);
-    }
+    const size_t n_ff = (size_t)w->n_ff;
+    int token[DW_GEMM_TOKENS], n = 0;
+    for (int t = 0; t < k.group.n; t++)
+        if (p->pos[k.group.first + t] % p->gate_every == 0) token[n++] = t;
+    dw_gemm_sums_of_tokens(s->level, s->out, k.n, k.group.n, token, n, p->gate + (size_t)k.group.first * n_ff + k.first,
+                           n_ff);
 }
 
 void dw_many_pack_neurons(const dw_many_input *in, dw_neuron_piece k) {

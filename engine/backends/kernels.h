@@ -182,8 +182,10 @@ typedef struct dw_gemm_neurons {
     size_t ldr;
 } dw_gemm_neurons;
 void dw_gemm_pack_neurons(const dw_gemm_neurons *in, uint8_t *packed);
-/* y[r] = the sum of row r and a token, for r < n_rows; sums of dw_gemm_job, or gate after dw_gemm_pack_neurons. */
-void dw_gemm_sums_of_token(const float *sums, int n_rows, int n_tokens, int token, float *y);
+/* y[t * ldy + r] = the sum of row r and token t, for r < n_rows (a multiple of 32) and the n listed t, in ascending order;
+ * sums of dw_gemm_job, or gate after dw_gemm_pack_neurons. */
+void dw_gemm_sums_of_tokens(dw_level level, const float *sums, int n_rows, int n_tokens, const int *token, int n,
+                            float *y, size_t ldy);
 
 /* Operations a second of the form's kernel on the calling thread, which multiplies one panel for about `seconds`. */
 double dw_gemm_rate(dw_level level, dw_gemm_form form, double seconds, uint8_t *scratch);

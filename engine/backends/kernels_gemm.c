@@ -494,11 +494,22 @@ static size_t square_offset(int n_row_tiles, int n_token_tiles, int row_tile, in
     return pair_offset(n_row_tiles, pair) + (size_t)(row_tile * in_pair + token_tile - pair) * SQUARE;
 }
 
-void dw_gemm_sums_of_token(const float *sums, int n_rows, int n_tokens, int token, float *y) {
-    const int n_row_tiles = tiles_of(n_rows) + tiles_of(n_rows) % 2;
-    for (int r = 0; r < n_rows; r++)
-        y[r] = sums[square_offset(n_row_tiles, tiles_of(n_tokens), r / DW_TILE, token / DW_TILE) +
-                    (size_t)(r % DW_TILE * DW_TILE + token % DW_TILE)];
+void dw_gemm_sums_of_tokens(dw_level level, const float *sums, int n_rows, int n_tokens, const int *token, int n,
+                            float *y, size_t ldy) {
+    const int n_row_tiles = tiles_of(n_rows);
+    float turned[SQUARE];
+    dw_assert(n_rows % DW_AMX_STEP == 0);
+    for (int i = 0, end; i < n; i = end) {
+        const int tile = token[i] / DW_TILE;
+        for (end = i; end < n && token[end] / DW_TILE == tile;) end++;
+        for (int r = 0; r < n_row_tiles; r++) {
+            const size_t at = square_offset(n_row_tiles, tiles_of(n_tokens), r, tile);
+            dw_vec_of(level)->transpose(sums + at, DW_TILE, turned, DW_TILE);
+            for (int k = i; k < end; k++)
+                memcpy(y + (size_t)token[k] * ldy + r * DW_TILE, turned + token[k] % DW_TILE * DW_TILE,
+                       DW_TILE * sizeof *y);
+        }
+    }
 }
 
 /* A square (neurons, tokens) into rows of tokens. */
