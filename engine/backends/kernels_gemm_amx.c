@@ -13,15 +13,6 @@
 
 enum { ROW_BYTES = TILE_ROW_BYTES, SQUARE = TILE_SQUARE };
 
-/* Two vectors of 16 rounded to 32 BF16 numbers, and the remainders. */
-TARGET static inline __m512i round_pair(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
-
-TARGET static inline __m512i rest_pair(__m512 low, __m512 high, __m512i rounded) {
-    const __m512i l = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(rounded)), 16);
-    const __m512i h = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(rounded, 1)), 16);
-    return round_pair(_mm512_sub_ps(low, _mm512_castsi512_ps(l)), _mm512_sub_ps(high, _mm512_castsi512_ps(h)));
-}
-
 TARGET void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles) {
     float part[2][SQUARE]; // 16 tokens x 16 pairs, moved as 32-bit words
     for (int t = 0; t < DW_TILE; t++) {

@@ -18,6 +18,15 @@ enum { TILE_BYTES = 1024, TILE_ROW_BYTES = 64, TILE_SQUARE = DW_TILE * DW_TILE }
 /* Completes stores: gcc's tile loads do not declare that they read. */
 #define TILES_READ_MEMORY() __asm__ volatile("" ::: "memory")
 
+/* Two vectors of 16 rounded to 32 BF16 numbers, and the remainders. */
+TILE_INLINE __m512i round_pair(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+
+TILE_INLINE __m512i rest_pair(__m512 low, __m512 high, __m512i rounded) {
+    const __m512i l = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(rounded)), 16);
+    const __m512i h = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(rounded, 1)), 16);
+    return round_pair(_mm512_sub_ps(low, _mm512_castsi512_ps(l)), _mm512_sub_ps(high, _mm512_castsi512_ps(h)));
+}
+
 /* ---- two row tiles times one or two token tiles ------------------------------------------------------------------ */
 
 TILE_INLINE void load_weights(const uint8_t *w, size_t ld) {

@@ -1,5 +1,7 @@
 /* kernels_vec_avx512.c - vectors of sixteen lanes: AVX-512 F, BW, VL, DQ. */
 #if defined(__x86_64__)
+#include "backends/kernels_tiles.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
