@@ -143,7 +143,9 @@ FLOAT_TYPES(DECLARE)
 
 // Types whose kernels need VBMI and take DW_ACT_INT8_QUARTERS
 #define VBMI_TYPES(X)                                                                                                  \
-    X(DW_Q4_0, q4_0) X(DW_IQ4_NL, iq4_nl) X(DW_Q2_K, q2_k) X(DW_Q3_K, q3_k) X(DW_Q4_K, q4_k) X(DW_Q5_K, q5_k)
+    X(DW_Q4_0, q4_0)                                                                                                   \
+    X(DW_Q4_1, q4_1) X(DW_Q5_0, q5_0) X(DW_Q5_1, q5_1) X(DW_IQ4_NL, iq4_nl) X(DW_Q2_K, q2_k) X(DW_Q3_K, q3_k)          \
+        X(DW_Q4_K, q4_k) X(DW_Q5_K, q5_k)
 #define DECLARE(type, suffix) void dw_dot_vbmi_##suffix(const dw_dot_job *job);
 VBMI_TYPES(DECLARE)
 #undef DECLARE

@@ -1,9 +1,12 @@
-/* kernels_dot_vbmi.c - dot rows with AVX-512 VNNI and VBMI, for Q4_0, IQ4_NL and K-quants.
+/* kernels_dot_vbmi.c - dot rows with AVX-512 VNNI and VBMI, for blocks of 4 and 5 bits and K-quants.
  *
  * In each vector of weights and activations two lanes of 32 bits belong to a block (DW_ACT_INT8_QUARTERS).  So the
  * products of 256 weights are one chain, or two with a scale for 16, and meet their scales without another permutation.
  *   - Blocks of 18 bytes: a permutation of bytes takes 8 bytes of four blocks from one load, and two make eight blocks.
  *     The chain begins with the offset.
+ *   - Blocks of 20 and 22 bytes: three windows of up to 64 bytes hold three, three and two blocks, so that a permutation
+ *     and two masked ones take the same 8 bytes of all.  Blocks of 24 bytes are three words of 64 bits.
+ *   - Fifth bits: a VPMULTISHIFTQB for each quarter puts a block's into its bytes.
  *   - Superblocks: a permutation brings 8 bytes to each block; the block's bits stay where they are in their bytes.
  *     Sums are then too large by a power of two, which belongs to the lane and is corrected once a row.
  *   - Scales of 6 bits are cut out of their 12 bytes by two VPMULTISHIFTQB.
@@ -49,7 +52,7 @@ INLINE __m512 twice_scales(__m512i low, __m512i high) {
 // Unsigned bytes; IQ4_NL's are 128 larger than its values.
 INLINE __m512i bytes_of(dw_qtype type, __m512i nibbles) {
     const __m128i values = _mm_add_epi8(_mm_setr_epi8(DW_IQ4_NL_VALUES), _mm_set1_epi8(-128));
-    return type == DW_Q4_0 ? nibbles : _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), nibbles);
+    return type != DW_IQ4_NL ? nibbles : _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), nibbles);
 }
 
 /* ---- superblocks: scales ----------------------------------------------------------------------------------- */
@@ -98,7 +101,9 @@ typedef struct unpacked {
     __m512 d, m; // scales: of blocks; of pieces of 16 (Q2_K: and of their sums); or interleaved d, m of blocks
 } unpacked;
 
-INLINE bool has_block_minima(dw_qtype type) { return type == DW_Q4_K || type == DW_Q5_K; }
+INLINE bool has_block_minima(dw_qtype type) {
+    return type == DW_Q4_1 || type == DW_Q5_1 || type == DW_Q4_K || type == DW_Q5_K;
+}
 INLINE bool has_bits(dw_qtype type) { return type == DW_Q3_K || type == DW_Q5_K; }
 
 INLINE __m512 by_block(float b0, float b1, float b2, float b3, float b4, float b5, float b6, float b7) {
@@ -124,19 +129,97 @@ INLINE __m512i block_masks(uint8_t b0, uint8_t b1, uint8_t b2, uint8_t b3, uint8
     return _mm512_mullo_epi64(_mm512_setr_epi64(b0, b1, b2, b3, b4, b5, b6, b7), _mm512_set1_epi64(all));
 }
 
+// From the first and the last 8 bytes of all blocks.
+INLINE void split_nibbles(dw_qtype type, __m512i first, __m512i last, unpacked *u) {
+    const __m512i fifteen = _mm512_set1_epi8(15);
+    u->quarter[0] = bytes_of(type, _mm512_and_si512(first, fifteen));
+    u->quarter[1] = bytes_of(type, _mm512_and_si512(last, fifteen));
+    u->quarter[2] = bytes_of(type, _mm512_and_si512(_mm512_srli_epi16(first, 4), fifteen));
+    u->quarter[3] = bytes_of(type, _mm512_and_si512(_mm512_srli_epi16(last, 4), fifteen));
+}
+
 INLINE void unpack_blocks_of_18(dw_qtype type, const uint8_t *p, int n_blocks, unpacked *u) {
     const int n = n_blocks * BLOCK_BYTES;
     __m512i low = load_some(p, n), high = load_some(p + HALF_BYTES, n - HALF_BYTES);
     in_register(low);
     in_register(high);
-    const __m512i a = eight_of_each(low, high),
-                  b = eight_of_each(load_some(p + 8, n - 8), load_some(p + HALF_BYTES + 8, n - HALF_BYTES - 8));
-    const __m512i fifteen = _mm512_set1_epi8(15);
-    u->quarter[0] = bytes_of(type, _mm512_and_si512(a, fifteen));
-    u->quarter[1] = bytes_of(type, _mm512_and_si512(b, fifteen));
-    u->quarter[2] = bytes_of(type, _mm512_and_si512(_mm512_srli_epi16(a, 4), fifteen));
-    u->quarter[3] = bytes_of(type, _mm512_and_si512(_mm512_srli_epi16(b, 4), fifteen));
+    split_nibbles(type, eight_of_each(low, high),
+                  eight_of_each(load_some(p + 8, n - 8), load_some(p + HALF_BYTES + 8, n - HALF_BYTES - 8)), u);
     u->d = twice_scales(low, high);
+}
+
+/* 16-bit words of the window of blocks 0 .. 2, of 3 .. 5, and of 6 .. 7: two of each block. */
+INLINE __m512i words_in(const __m512i w[3], __m512i at) {
+    const __m512i x = _mm512_mask_permutexvar_epi16(_mm512_permutexvar_epi16(at, w[0]), 0x0fc0, at, w[1]);
+    return _mm512_mask_permutexvar_epi16(x, 0xf000, at, w[2]);
+}
+
+// 8 bytes of each block, `at` bytes after the beginning of a window.
+INLINE __m512i eight_in(const __m512i w[3], int block_bytes, int at) {
+    const long long one = 0x0101010101010101, first = 0x0706050403020100 + at * one, next = block_bytes * one;
+    const long long second = first + next, third = second + next;
+    const __m512i from = _mm512_setr_epi64(first, second, third, first, second, third, first, second);
+    const __m512i x = _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(from, w[0]), 0x0000ffffff000000, from, w[1]);
+    return _mm512_mask_permutexvar_epi8(x, 0xffff000000000000, from, w[2]);
+}
+
+INLINE void load_windows(const uint8_t *p, int n_bytes, int block_bytes, __m512i w[3]) {
+    for (int k = 0; k < 3; k++) {
+        w[k] = load_some(p + 3 * k * block_bytes, n_bytes - 3 * k * block_bytes);
+        in_register(w[k]);
+    }
+}
+
+INLINE __m512 scales_of_words(__m512i words) { return _mm512_cvtph_ps(_mm512_castsi512_si256(words)); }
+
+INLINE void unpack_q4_1(const uint8_t *p, int n_blocks, unpacked *u) {
+    enum { BYTES = 20 };
+    __m512i w[3];
+    load_windows(p, n_blocks * BYTES, BYTES, w);
+    split_nibbles(DW_Q4_1, eight_in(w, BYTES, 4), eight_in(w, BYTES, 12), u);
+    const __m512i pairs = _mm512_castsi256_si512(
+        _mm256_setr_epi16(0, 1, 10, 11, 20, 21, 0, 1, 10, 11, 20, 21, 0, 1, 10, 11));
+    u->d = scales_of_words(words_in(w, pairs));
+}
+
+/* Bit `first` + 8 k + i of a block's 64-bit word becomes bit 4 of byte i of its quarter k. */
+INLINE void add_bits_of_words(__m512i words, int first, unpacked *u) {
+    enum { OR_AND = 0xf8 }; // a | (b & c)
+    for (int k = 0; k < 4; k++) {
+        const long long at = 0x0706050403020100 + 0x0101010101010101 * (long long)((first + 8 * k + 60) % 64);
+        const __m512i bits = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(at), words);
+        u->quarter[k] = _mm512_ternarylogic_epi32(u->quarter[k], bits, _mm512_set1_epi8(16), OR_AND);
+    }
+}
+
+INLINE void unpack_q5_0(const uint8_t *p, int n_blocks, unpacked *u) {
+    enum { BYTES = 22, D = 2 }; // the windows begin after a scale
+    __m512i w[3];
+    load_windows(p + D, n_blocks * BYTES - D, BYTES, w);
+    split_nibbles(DW_Q5_0, eight_in(w, BYTES, 4), eight_in(w, BYTES, 12), u);
+    add_bits_of_words(eight_in(w, BYTES, 0), 0, u);
+    load_windows(p, n_blocks * BYTES, BYTES, w);
+    const __m512i twice = _mm512_castsi256_si512(
+        _mm256_setr_epi16(0, 0, 11, 11, 22, 22, 0, 0, 11, 11, 22, 22, 0, 0, 11, 11));
+    u->d = scales_of_words(words_in(w, twice));
+}
+
+// 64-bit word `at` of each block of three.
+INLINE __m512i third_words(const __m512i w[3], int at, __mmask8 in_last) {
+    const __m512i from = _mm512_setr_epi64(at, 3 + at, 6 + at, 9 + at, 12 + at, 15 + at, 18 + at, 21 + at);
+    return _mm512_mask_permutexvar_epi64(_mm512_permutex2var_epi64(w[0], from, w[1]), in_last, from, w[2]);
+}
+
+INLINE void unpack_q5_1(const uint8_t *p, int n_blocks, unpacked *u) {
+    const int n = n_blocks * 24;
+    __m512i w[3] = {load_some(p, n), load_some(p + 64, n - 64), load_some(p + 128, n - 128)};
+    for (int k = 0; k < 3; k++) in_register(w[k]);
+    split_nibbles(DW_Q5_1, third_words(w, 1, 0xe0), third_words(w, 2, 0xe0), u);
+    const __m512i heads = third_words(w, 0, 0xc0);
+    add_bits_of_words(heads, 32, u);
+    const __m512i pairs = _mm512_castsi256_si512(
+        _mm256_setr_epi16(0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29));
+    u->d = scales_of_words(_mm512_permutexvar_epi16(pairs, heads));
 }
 
 // 32 bytes for two blocks, in each byte a nibble of both.
@@ -193,6 +276,9 @@ INLINE void unpack_record(dw_qtype type, const uint8_t *p, int n_blocks, unpacke
         both = _mm512_cvtph_ps(_mm256_set1_epi16((short)dw_le16(p + 108)));
         u->d = _mm512_mul_ps(both, scales_of_q3_k(p));
         return;
+    case DW_Q4_1: unpack_q4_1(p, n_blocks, u); return;
+    case DW_Q5_0: unpack_q5_0(p, n_blocks, u); return;
+    case DW_Q5_1: unpack_q5_1(p, n_blocks, u); return;
     default: unpack_blocks_of_18(type, p, n_blocks, u);
     }
 }
@@ -214,7 +300,8 @@ INLINE void add_dots(dw_qtype type, const unpacked *u, const quarters *r, __m512
 // off[c] takes sums of bits, or those of Q2_K's minima; sum[c] all else.
 INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quarters *x, size_t act_stride, int n_cols,
                        __m512 *sum, __m512 *off) {
-    const __m512 minus_m = _mm512_broadcast_f32x4(_mm_setr_ps(0, -1, 0, -16)); // as the quarters
+    const __m512 minimum = _mm512_broadcast_f32x4( // of superblocks it is subtracted, and too large as the quarters are
+        is_superblock(type) ? _mm_setr_ps(0, -1, 0, -16) : _mm_setr_ps(0, 1, 0, 1));
     const __m512i zero = _mm512_setzero_si512();
     unpacked u;
     unpack_record(type, p, n_blocks, &u);
@@ -223,7 +310,7 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quar
         const __m512 blocks = _mm512_load_ps(r->block); // even lanes: scales; odd: sums
         if (has_block_minima(type)) {
             const __m512 both = _mm512_mul_ps(u.d, blocks);
-            sum[c] = _mm512_fmadd_ps(both, minus_m, sum[c]);
+            sum[c] = _mm512_fmadd_ps(both, minimum, sum[c]);
             add_dots(type, &u, r, zero, 0, 4, _mm512_moveldup_ps(both), &sum[c], &off[c]);
             continue;
         }
@@ -236,6 +323,7 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quar
         }
         __m512i offset = _mm512_load_si512(r->offset);
         if (type == DW_IQ4_NL) offset = _mm512_slli_epi32(offset, 4); // 128 instead of 8
+        if (type == DW_Q5_0) offset = _mm512_slli_epi32(offset, 1);   // 16
         add_dots(type, &u, r, offset, 0, 4, scale, &sum[c], &off[c]);
     }
 }
