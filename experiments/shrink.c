@@ -29,6 +29,7 @@
 #include "experiments/sweep/sweep.h"
 #include "formats/ffn_gated.h"
 #include "kit/blas.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/memory.h"
 #include "kit/talk.h"
@@ -113,7 +114,8 @@ static const opt_program program = {
         "and disk, and can be run by hand.  OUT.shrink/shrink.grid holds them as a grid for deadwood sweep, and "
         "OUT.shrink/log what they said.  A step that is finished is not run again: killed at any moment, the same "
         "command goes on, and other arguments use the steps that are the same.  OUT.shrink may be removed when OUT is "
-        "there; --clean removes what is large in it.\n"
+        "there; --clean removes what is large in it.  After --clean the same command makes nothing while OUT is there, "
+        "and makes it again when it is gone.\n"
         "\n"
         "With --rate and a mixture whose types have blocks of 256, widths are multiples of 256 unless the rate would "
         "be missed by more than 0.0625: down of another width gets larger types, which take more bytes.\n"
@@ -137,7 +139,8 @@ typedef struct shrink {
     opt_list calib, held, scored; // the paths of -f by their use
     shrink_work work;
     char *dir, *grid, *rows; // OUT.shrink, and files in it
-    char *result;            // the name of the shrunk model in it
+    char *result, *made;     // the name of the shrunk model, and its path in OUT.shrink
+    char result_sha256[65];  // by its row
 } shrink;
 
 /* The type of the first matrix of fewer than 16 bits; NULL: none has. */
@@ -528,7 +531,7 @@ static int show_commands(const shrink *s, FILE *to, dw_err *err) {
     if (n)
         say("%zu step%s to run, by %s", n, n == 1 ? " is" : "s are", n == 1 ? "this command" : "these commands");
     else
-        say("all steps are there");
+        say("every step is done");
     return 0;
 }
 
@@ -540,24 +543,59 @@ static int run_sweep(const shrink *s, dw_err *err) {
 
 /* ---- the result ------------------------------------------------------------------------------------------------- */
 
-/* The name of the shrunk model in OUT.shrink, or why there is none; free(). */
-static char *result_name(const tsv_table *t, dw_err *err) {
+static int set_result(shrink *s, const char *model, const char *sha256, dw_err *err) {
+    free(s->result);
+    free(s->made);
+    s->result = dw_strdup(model, err);
+    s->made = dw_format(err, "%s/%s", s->dir, model);
+    snprintf(s->result_sha256, sizeof s->result_sha256, "%s", sha256 ? sha256 : "");
+    return s->result && s->made ? 0 : -1;
+}
+
+/* The shrunk model by its row, or why there is none. */
+static int find_row(shrink *s, const tsv_table *t, dw_err *err) {
     for (size_t i = 0; i < t->n_rows; i++) {
         const char *model = tsv_cell(t, i, "model"), *verdict = tsv_cell(t, i, "verdict");
         const char *note = tsv_cell(t, i, "note");
         if (!model || strncmp(model, "small-", 6)) continue;
-        if (!verdict || strcmp(verdict, "failed")) return dw_strdup(model, err);
-        dw_fail(err, "%s", note ? note : "a step failed");
-        return NULL;
+        if (!verdict || strcmp(verdict, "failed")) return set_result(s, model, tsv_cell(t, i, "model_sha256"), err);
+        return dw_fail(err, "%s", note ? note : "a step failed");
     }
-    dw_fail(err, "a step failed; the log in '%s.shrink' says why", o.out);
-    return NULL;
+    return dw_fail(err, "a step failed; the log in '%s.shrink' says why", o.out);
+}
+
+static int find_result(shrink *s, dw_err *err) {
+    tsv_table t;
+    if (tsv_read(&t, s->rows, err)) return -1;
+    const int rc = find_row(s, &t, err);
+    tsv_release(&t);
+    return rc;
+}
+
+/* Whether the shrunk model is in OUT.shrink, or OUT is the same: --clean removes the former. */
+static bool has_result(const shrink *s) {
+    char sha256[65];
+    if (dw_file_exists(s->made)) return true;
+    return dw_file_exists(o.out) && !kit_sha256_file(o.out, sha256, NULL) && !strcmp(sha256, s->result_sha256);
+}
+
+/* Removes the rows of shrunk models, so that sweep makes the model again.  Rows of other arguments are among them; they
+ * cost one score each. */
+static int forget_rows(const shrink *s, dw_err *err) {
+    DIR *d = opendir(s->dir);
+    if (!d) return dw_fail(err, "cannot read the folder '%s': %s", s->dir, strerror(errno));
+    int rc = 0;
+    for (struct dirent *e; !rc && (e = readdir(d));)
+        if (!strncmp(e->d_name, "small_row-", 10) && unlinkat(dirfd(d), e->d_name, 0))
+            rc = dw_fail(err, "cannot remove '%s/%s': %s", s->dir, e->d_name, strerror(errno));
+    closedir(d);
+    return rc;
 }
 
 static int copy_file(const char *from, const char *to, dw_err *err) {
     dw_map map;
     if (dw_map_file(&map, from, err)) return -1;
-    dw_out *out = dw_out_open(to, err);
+    dw_out *out = dw_out_open_kept(to, err); // has_result may have read it
     dw_out_pieces whole = {&(dw_out_piece){map.data, map.size}, 1};
     int rc = out ? dw_out_write(out, map.data, map.size, err) : -1;
     if (!rc) rc = dw_out_commit_checked(out, dw_out_holds, &whole, err);
@@ -571,17 +609,6 @@ static void warn_of_size(void) {
     if (o.bytes && !stat(o.out, &st) && (size_t)st.st_size > o.bytes)
         warn("'%s' has %zu bytes, %zu more than --bytes; give fewer", o.out, (size_t)st.st_size,
              (size_t)st.st_size - o.bytes);
-}
-
-static int take_result(shrink *s, dw_err *err) {
-    tsv_table t;
-    if (tsv_read(&t, s->rows, err)) return -1;
-    s->result = result_name(&t, err);
-    char *from = s->result ? dw_format(err, "%s/%s", s->dir, s->result) : NULL;
-    const int rc = from ? copy_file(from, o.out, err) : -1;
-    free(from);
-    tsv_release(&t);
-    return rc;
 }
 
 /* "cut-8c5e0f12ab.gguf": a file that sweep has named, and that is a model, a checkpoint of heal, statistics or stored
@@ -604,7 +631,7 @@ static void clean_folder(const shrink *s) {
         if (S_ISREG(st.st_mode) && !unlinkat(dirfd(d), e->d_name, 0)) bytes += (double)st.st_size;
     }
     if (d) closedir(d);
-    say("%s of models and statistics are removed from '%s'", show_bytes(bytes).text, s->dir);
+    if (bytes > 0) say("%s of models and statistics are removed from '%s'", show_bytes(bytes).text, s->dir);
 }
 
 /* ---- in order --------------------------------------------------------------------------------------------------- */
@@ -678,16 +705,33 @@ static void release(shrink *s) {
     free(s->grid);
     free(s->rows);
     free(s->result);
+    free(s->made);
+}
+
+/* Runs the steps that are missing and finds the result; the exit status, or -1. */
+static int run_steps(shrink *s, dw_err *err) {
+    if (!tool.quiet && show_commands(s, stderr, err)) return -1;
+    const int status = run_sweep(s, err);
+    return status < 0 || find_result(s, err) ? -1 : status;
 }
 
 static int make(shrink *s, dw_err *err) {
-    if ((o.dry_run || !tool.quiet) && show_commands(s, o.dry_run ? stdout : stderr, err)) return -1;
-    if (o.dry_run) return 0;
-    const int status = run_sweep(s, err);
-    if (status < 0 || take_result(s, err)) return -1;
+    if (o.dry_run) return show_commands(s, stdout, err);
+    int status = run_steps(s, err);
+    if (status >= 0 && !has_result(s)) {
+        say("%s was removed from '%s' (--clean), and '%s' is not that model: it is made again", s->result, s->dir,
+            o.out);
+        status = forget_rows(s, err) ? -1 : run_steps(s, err);
+    }
+    const bool is_cleaned = status >= 0 && !dw_file_exists(s->made);
+    if (status < 0 || (!is_cleaned && copy_file(s->made, o.out, err))) return -1;
     const int table = run_program("table", (const char *[]){s->rows, NULL}, 1, err);
     warn_of_size();
-    say("'%s' is %s of this table; '%s' has the rows and everything that made them", o.out, s->result, s->dir);
+    if (is_cleaned)
+        say("'%s' is there: it is %s of this table; the steps that made it were removed from '%s' (--clean)", o.out,
+            s->result, s->dir);
+    else
+        say("'%s' is %s of this table; '%s' has the rows and everything that made them", o.out, s->result, s->dir);
     if (s->work.control) say("verdicts compare rows of one type; whether fewer bits are better, the control shows");
     if (o.clean) clean_folder(s);
     return status ? status : table;
