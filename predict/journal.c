@@ -2,10 +2,8 @@
 #include "predict/journal.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 static const char magic[] = "deadwood journal 1\n";
@@ -18,7 +16,8 @@ typedef struct record {
 
 struct predict_journal {
     char *path;
-    int fd;
+    dw_hold *hold; // of the path
+    int fd;        // its
     record *record;
     size_t n_record, cap;
     size_t end;     // of the last whole record
@@ -104,13 +103,11 @@ predict_journal *predict_journal_open(const char *path, const uint8_t identity[3
     predict_journal *j = dw_alloc(1, sizeof *j, "a journal", err);
     if (!j) return NULL;
     j->path = dw_strdup(path, err);
-    j->fd = j->path ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666) : -1;
-    if (j->path && j->fd < 0) fail(j, "open", err);
-    if (j->fd >= 0) {
-        if (flock(j->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
-            dw_fail(err, "'%s' is in use by another run", path);
-        else if (!look(j, identity, resumed, err) && !prepare(j, identity, *resumed, err))
-            return j;
+    j->hold = j->path ? dw_hold_take(path, err) : NULL;
+    j->fd = j->hold ? dw_hold_fd(j->hold) : -1;
+    if (j->hold && !look(j, identity, resumed, err)) {
+        dw_hold_keep(j->hold, true);
+        if (!prepare(j, identity, *resumed, err)) return j;
     }
     predict_journal_close(j);
     return NULL;
@@ -124,7 +121,7 @@ static void unmap(predict_journal *j) {
 void predict_journal_close(predict_journal *j) {
     if (!j) return;
     unmap(j);
-    if (j->fd >= 0) close(j->fd);
+    dw_hold_free(j->hold);
     free(j->record);
     free(j->path);
     free(j);

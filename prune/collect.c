@@ -31,7 +31,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static struct {
     const char *model, *out, *export_imatrix, *import_imatrix, *gram;
@@ -313,6 +312,7 @@ typedef struct run { // everything that evaluating needs
     int n_seq, n_batch;     // windows of one pass; tokens
     int32_t *token, *seq, *pos;
     uint8_t *out;
+    dw_hold *hold; // of OUT.part; NULL: nothing is kept
     progress *bar;
 } run;
 
@@ -494,7 +494,6 @@ static bool is_beginning(const kit_stats *s, const char *model_sha256, const cal
 static bool resume(kit_stats *s, const char *path, const char *model_sha256, const calib_texts *texts,
                    collect_gram *gram) {
     dw_err err = {0};
-    if (!dw_file_exists(path)) return false;
     if (kit_stats_read(s, path, &err)) {
         warn("starting again from the first text: %s", err.text);
         return false;
@@ -513,7 +512,7 @@ static bool resume(kit_stats *s, const char *path, const char *model_sha256, con
 /* Statistics with room for all texts.  Finished ones come first. */
 static int prepare(kit_stats *s, run *r, const char *model_sha256, const char *kept, dw_err *err) {
     const calib_texts *texts = &r->texts;
-    if (!kept || !resume(s, kept, model_sha256, texts, &r->gram)) {
+    if (!kept || !dw_hold_is_kept(r->hold) || !resume(s, kept, model_sha256, texts, &r->gram)) {
         if (make_stats(s, r->model, err)) return -1;
         s->n_text = s->n_row = 0;
     } else {
@@ -707,6 +706,7 @@ static int begin_texts(run *r, kit_stats *s, const kit_stats *parts, const char 
 static int run_texts(run *r, kit_stats *sum, bool has_parts, const char *model_sha256, dw_err *err) {
     kit_stats s = {0};
     char *kept = o.out ? dw_format(err, "%s.part", o.out) : NULL;
+    if (o.out && (!kept || !(r->hold = dw_hold_take(kept, err)))) return -1;
     if (begin_texts(r, &s, has_parts ? sum : NULL, model_sha256, kept, err) || collect_texts(r, kept, err)) return -1;
     if (has_parts) {
         if (kit_stats_add(sum, &s, err)) return -1;
@@ -817,8 +817,8 @@ int main(int argc, char **argv) {
     if (o.out && o.import_imatrix) tell_import(&s);
     if (o.out && o.texts.n) {
         char *kept = dw_format(NULL, "%s.part", o.out);
-        if (kept) unlink(kept);
         if (kept) collect_gram_forget(kept); // an interrupted run may have had --gram
+        dw_hold_remove(r.hold);
         free(kept);
     }
     close_run(&r);

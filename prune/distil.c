@@ -417,8 +417,9 @@ int distil_load(distil *d, const char *path, const uint8_t identity[32], dw_err 
     head h;
     if (!dw_file_exists(path)) return 0;
     if (dw_map_file(&m, path, err)) return -1;
-    const int rc = check_file(d, &m, path, identity, err);
-    if (!rc) {
+    const bool is_empty = !m.size; // a killed run had the path, and no checkpoint
+    const int rc = is_empty ? 0 : check_file(d, &m, path, identity, err);
+    if (!rc && !is_empty) {
         memcpy(&h, m.data, sizeof h);
         memcpy(d->p.value, m.data + sizeof h, bytes);
         memcpy(d->p.mean, m.data + sizeof h + bytes, bytes);
@@ -428,5 +429,5 @@ int distil_load(distil *d, const char *path, const uint8_t identity[32], dw_err 
         dw_parameters_derive(&d->p, d->o.pool);
     }
     dw_unmap(&m);
-    return rc ? -1 : 1;
+    return rc ? -1 : !is_empty;
 }

@@ -106,7 +106,7 @@ void distil_take_best(distil *d); // the values are what was kept
 
 /* Writes the checkpoint.  The file before it stays until the new one is complete. */
 int distil_save(const distil *d, const char *path, const uint8_t identity[32], dw_err *err);
-/* 1: goes on from the file; 0: there is none; -1: it is damaged or of another run, and stays. */
+/* 1: goes on from the file; 0: there is none, or it is empty; -1: it is damaged or of another run, and stays. */
 int distil_load(distil *d, const char *path, const uint8_t identity[32], dw_err *err);
 
 #endif

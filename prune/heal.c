@@ -338,6 +338,7 @@ typedef struct run {
     kit_mixture_use as; // --as; its mixture is NULL without
     kit_weights weights; // -s
     char *checkpoint;
+    dw_hold *hold; // of it
     uint8_t identity[32];
     double started, began; // times: of the program; of the steps, less the seconds that the checkpoint had
     double saved;          // time of the last checkpoint
@@ -591,9 +592,10 @@ static int open_run(run *r, dw_pool *pool, dw_err *err) {
     r->d.n_text = r->in.n_text;
     if (distil_open(&r->d, r->in.model, r->in.teacher, &options, err) || check_types(&r->d.p, err)) return -1;
     r->d.plan = plan_of(r);
-    if (open_cache(r, err)) return -1;
     r->checkpoint = dw_format(err, "%s.checkpoint", o.out);
-    const int loaded = r->checkpoint ? distil_load(&r->d, r->checkpoint, r->identity, err) : -1;
+    r->hold = r->checkpoint ? dw_hold_take(r->checkpoint, err) : NULL;
+    if (!r->hold || open_cache(r, err)) return -1;
+    const int loaded = distil_load(&r->d, r->checkpoint, r->identity, err);
     if (loaded > 0) say("going on after step %llu, which '%s' has", (unsigned long long)r->d.plan.steps, r->checkpoint);
     if (loaded > 0) say_if_interrupted(r->checkpoint);
     return loaded < 0 ? -1 : 0;
@@ -603,6 +605,7 @@ static void close_run(run *r) {
     distil_close(&r->d);
     close_inputs(&r->in);
     kit_weights_release(&r->weights);
+    dw_hold_free(r->hold);
     free(r->checkpoint);
 }
 
@@ -811,7 +814,7 @@ static int step(run *r, dw_err *err) {
         schedule_clock(&r->d.plan, now - r->began, now - began);
         return 0;
     }
-    if (dw_file_exists(r->checkpoint))
+    if (dw_hold_is_kept(r->hold))
         return dw_fail(err, "%s ('%s' has the steps before the last checkpoint)", why.text, r->checkpoint);
     return dw_fail(err, "%s", why.text);
 }
@@ -896,7 +899,8 @@ static int heal(run *r, dw_pool *pool, dw_err *err) {
     if (learn(r, err)) return -1;
     tell_speed(r);
     if (write_model(r, o.out, err)) return -1;
-    unlink(r->checkpoint);
+    dw_hold_remove(r->hold);
+    r->hold = NULL;
     say("%.0f tokens in %s: held-out loss %.4f, before %.4f", tokens_of(r), duration(r->d.plan.seconds), r->held_out,
         r->d.first_held_out);
     if (changes_activation(r))

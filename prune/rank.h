@@ -52,6 +52,7 @@ typedef struct rank_inputs {
     calib_texts texts; // held out
     prune_search search;
     char *state, key[65];
+    dw_hold *hold; // of the state
     timing times; // with --us
 } rank_inputs;
 

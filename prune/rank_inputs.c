@@ -51,6 +51,7 @@ void rank_close_inputs(rank_inputs *in) {
     trial_free(in->search.trial);
     calib_release(&in->texts);
     kit_gram_close(&in->gram);
+    dw_hold_free(in->hold);
     free(in->state);
     if (in->has_stats) kit_stats_release(&in->stats);
     free(in->influence);

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- widths --------------------------------------------------------------------------------------------------- */
 
@@ -168,7 +167,10 @@ static int open_search(rank_inputs *in, prune_task *t, const prune_allocator *al
                                    .group = t->group,
                                    .drop = t->drop,
                                    .pool = in->scorer.pool};
-    if (start && strcmp(in->o->out, "-") != 0 && !(in->state = dw_format(err, "%s.part", in->o->out))) return -1;
+    if (start && strcmp(in->o->out, "-") != 0) {
+        in->state = dw_format(err, "%s.part", in->o->out);
+        if (!in->state || !(in->hold = dw_hold_take(in->state, err))) return -1;
+    }
     in->search = (prune_search){.trial = trial_new(&options, err),
                                 .start = start,
                                 .evaluations = in->o->evaluations,
@@ -185,7 +187,10 @@ int rank_search_widths(rank_inputs *in, prune_task *t, const prune_allocator *al
     in->search.bar = progress_begin("allocating", "evaluations", search_n_evaluations(t, allocator));
     const int rc = allocator->allocate(t, n_keep, err);
     progress_end(in->search.bar);
-    if (!rc && in->state) unlink(in->state);
+    if (!rc) {
+        dw_hold_remove(in->hold);
+        in->hold = NULL;
+    }
     return rc;
 }
 

@@ -469,7 +469,7 @@ static void killed(void) {
     RUN("deadwood-collect -q %s -o %s", command, test_file("unbroken.h5"));
     for (int i = 0; i < 2; i++) {
         remove(out);
-        test_run("deadwood-collect -q %s -o %s & pid=$!; i=0; while [ ! -e %s.part ] && [ $i -lt 400 ]; do sleep 0.01; "
+        test_run("deadwood-collect -q %s -o %s & pid=$!; i=0; while [ ! -s %s.part ] && [ $i -lt 400 ]; do sleep 0.01; "
                  "i=$((i+1)); done; kill -%s $pid; wait $pid",
                  command, out, out, i ? "INT" : "KILL");
         const bool kept = !access(test_file("k.h5.part"), F_OK);
@@ -482,6 +482,19 @@ static void killed(void) {
     RUN("deadwood-collect -q %s -o %s", command, out);
     CHECK(strstr(test_run_output(), "starting again from the first text") && same_files(out, test_file("unbroken.h5")),
           "%s", test_run_output());
+}
+
+static void one_run_has_a_part(void) {
+    dw_err err = {0};
+    const char *text = a_text("one.txt", 1), *out = test_file("taken.h5");
+    dw_hold *other = dw_hold_take(test_file("taken.h5.part"), &err);
+    REQUIRE(other, "%s", err.text);
+    CHECK(test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 1 -o %s", mini(), text, out) == 1 &&
+              strstr(test_run_output(), "taken.h5.part' is in use by another run") && access(out, F_OK),
+          "%s", test_run_output());
+    dw_hold_free(other);
+    RUN("deadwood-collect -q -m %s -f %s -c 64 --windows 1 -o %s", mini(), text, out);
+    CHECK(access(test_file("taken.h5.part"), F_OK), "the part stays after the end");
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
@@ -692,19 +705,19 @@ static void stock_takes_it(void) {
     stock_close(peer);
 }
 
-static const test_case cases[] = {
-    {"sums and bins of every level equal plain ones, bit for bit", loops},
-    {"collect equals a plain accumulation of what the taps show", brute_force},
-    {"collect writes the same bytes for any number of threads", threads},
-    {"statistics of two half runs added are those of one run, bit for bit", halves},
-    {"the tokens after the last whole window are used, and their number is said", tails},
-    {"texts after the first ones are pooled: their sums add up", pooled},
-    {"2,000 texts take less than 1.5 times the memory of 64", many_texts},
-    {"collect goes on where it was killed and writes the same file", killed},
-    {"collect refuses what does not fit in one line", refusals},
-    {"collect names layer and place of NaN", not_finite},
-    {"importance matrices go out and come back in both forms", imatrix},
-    {"broken importance matrices are refused in a sentence", bad_imatrix},
-    {"stock's quantizer takes the exported importance matrix", stock_takes_it},
-    {0}};
+static const test_case cases[] = {{"sums and bins of every level equal plain ones, bit for bit", loops},
+                                  {"collect equals a plain accumulation of what the taps show", brute_force},
+                                  {"collect writes the same bytes for any number of threads", threads},
+                                  {"statistics of two half runs added are those of one run, bit for bit", halves},
+                                  {"the tokens after the last whole window are used, and their number is said", tails},
+                                  {"texts after the first ones are pooled: their sums add up", pooled},
+                                  {"2,000 texts take less than 1.5 times the memory of 64", many_texts},
+                                  {"collect goes on where it was killed and writes the same file", killed},
+                                  {"two runs do not write one part", one_run_has_a_part},
+                                  {"collect refuses what does not fit in one line", refusals},
+                                  {"collect names layer and place of NaN", not_finite},
+                                  {"importance matrices go out and come back in both forms", imatrix},
+                                  {"broken importance matrices are refused in a sentence", bad_imatrix},
+                                  {"stock's quantizer takes the exported importance matrix", stock_takes_it},
+                                  {0}};
 TEST_MAIN(cases)

@@ -423,6 +423,76 @@ static void written_files_stay(void) {
 /* Removers meet the name between its creation and its lock. */
 static void written_files_stay_with_names(void) { test_again_with_names("what nobody writes", "FAULT_LATE_LOCK=1"); }
 
+/* ---- held paths ------------------------------------------------------------------------------------------ */
+
+static bool commits(const char *path) {
+    dw_out *out = dw_out_open_kept(path, NULL);
+    const bool ok = out && !dw_out_write(out, "a", 1, NULL) && !dw_out_commit(out, NULL);
+    dw_out_free(out);
+    return ok;
+}
+
+static void held_paths(void) {
+    dw_err err = {0};
+    const char *path = test_file("held");
+    dw_hold *h = dw_hold_take(path, &err);
+    REQUIRE(h && !dw_hold_is_kept(h), "%s", err.text);
+    CHECK(!dw_hold_take(path, &err) && strstr(err.text, "in use by another run"), "%s", err.text);
+    CHECK(commits(path) && dw_hold_is_kept(h), "a new file at the path is kept");
+    CHECK(!dw_hold_take(path, NULL) && commits(path) && !dw_hold_take(path, NULL), "and held");
+    dw_hold_free(h);
+    h = dw_hold_take(path, NULL);
+    REQUIRE(h && dw_hold_is_kept(h));
+    dw_hold_keep(h, false);
+    dw_hold_free(h);
+    CHECK(access(path, F_OK), "what is not kept goes");
+    h = dw_hold_take(path, NULL);
+    REQUIRE(h);
+    dw_hold_keep(h, true);
+    dw_hold_remove(h);
+    CHECK(access(path, F_OK));
+    err = (dw_err){0};
+    CHECK(!dw_hold_take(test_file("no/such"), &err) && strstr(err.text, "cannot open"), "%s", err.text);
+}
+
+static int ends_with_a_hold(void) {
+    signals_catch();
+    dw_hold *empty = dw_hold_take(test_file("empty"), NULL), *full = dw_hold_take(test_file("full"), NULL);
+    if (!empty || !full || !commits(test_file("full"))) return 2;
+    raise(SIGTERM);
+    return 3;
+}
+
+static void signals_remove_empty_holds(void) {
+    const int status = status_of(ends_with_a_hold);
+    CHECK(status == 128 + SIGTERM && access(test_file("empty"), F_OK) && !access(test_file("full"), F_OK), "status %d",
+          status);
+}
+
+/* A process that tries to take the path while another one commits to it again and again. */
+static int takes_never(void) {
+    dw_hold *h = NULL;
+    for (int i = 0; i < 20000 && !h; i++) h = dw_hold_take(test_file("busy-hold"), NULL);
+    return h ? 1 : 0;
+}
+
+static void a_hold_follows_the_path(void) {
+    dw_hold *h = dw_hold_take(test_file("busy-hold"), NULL);
+    REQUIRE(h);
+    fflush(stdout);
+    const pid_t pid = fork();
+    if (!pid) _exit(takes_never());
+    int status = -1;
+    while (!waitpid(pid, &status, WNOHANG))
+        if (!CHECK(commits(test_file("busy-hold")), "a commit fails")) break;
+    CHECK(!status, "another process took the path");
+    dw_hold_remove(h);
+}
+
+static void a_hold_follows_the_path_with_names(void) {
+    test_again_with_names("a held path stays so while", "FAULT_LATE_LOCK=1");
+}
+
 /* ---- small files that must be new ---------------------------------------------------------------------- */
 
 enum { WRITERS = 4, NEW_FILES = 50 };
@@ -502,6 +572,10 @@ static const test_case cases[] = {
     {"temporary names cannot be guessed, and are told from other files", random_names},
     {"what nobody writes is removed, what is written never", written_files_stay},
     {"the same where a file has its name from the beginning", written_files_stay_with_names},
+    {"a held path has one holder; its file goes when nothing is kept in it", held_paths},
+    {"a signal removes the empty file at a held path", signals_remove_empty_holds},
+    {"a held path stays so while files are committed to it", a_hold_follows_the_path},
+    {"a held path stays so, too, where a file has its name from the beginning", a_hold_follows_the_path_with_names},
     {"a small file that must be new has one writer and appears with its text", new_files},
     {"so it does where a file has its name from the beginning", new_files_with_names},
     {"a mapped file that becomes shorter ends the program with a sentence", bus_error},

@@ -307,10 +307,9 @@ enum { N_STEPS = 40 }; // enough that the signal comes before the end
 
 /* Ends a run by a signal as soon as it has a checkpoint.  (Without `set -m` a job ignores SIGINT.) */
 static void begin(const char *out, const char *options, const char *signal_name) {
-    const char *line =
-        "bash -c 'set -m; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --batch 4 %s "
-        "--checkpoint-minutes 0 -t 1 2> %s.log & p=$!; "
-        "while ! test -e %s.checkpoint && kill -0 $p; do sleep 0.01; done; kill -%s $p; wait $p'";
+    const char *line = "bash -c 'set -m; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --batch 4 %s "
+                       "--checkpoint-minutes 0 -t 1 2> %s.log & p=$!; "
+                       "while ! test -s %s.checkpoint && kill -0 $p; do sleep 0.01; done; kill -%s $p; wait $p'";
     test_run(line, cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), text(), out, options, out, out,
              signal_name);
     CHECK(dw_file_exists(test_file("broken.gguf.checkpoint")) && !dw_file_exists(out),
@@ -357,9 +356,23 @@ static void an_interrupt_stores_the_step(void) {
           "%s", test_run_output());
 }
 
+static void one_run_has_a_checkpoint(void) {
+    dw_err err = {0};
+    const char *out = test_file("taken.gguf"), *checkpoint = test_file("taken.gguf.checkpoint");
+    dw_hold *other = dw_hold_take(checkpoint, &err);
+    REQUIRE(other, "%s", err.text);
+    CHECK(heal(cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), "--tokens 64", out) == 1 &&
+              strstr(test_run_output(), "taken.gguf.checkpoint' is in use by another run") && !dw_file_exists(out),
+          "%s", test_run_output());
+    dw_hold_free(other);
+    CHECK(!heal(cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), "--tokens 64", out) &&
+              !dw_file_exists(checkpoint),
+          "%s", test_run_output());
+}
+
 static void a_step_that_cannot_be_stored_is_told(void) {
     char before[600];
-    snprintf(before, sizeof before, "mkdir %s", test_file("no-place.gguf.checkpoint"));
+    snprintf(before, sizeof before, "rm %1$s; mkdir %1$s", test_file("no-place.gguf.checkpoint"));
     CHECK(interrupt_early(test_file("no-place.gguf"), before) == 1 && strstr(test_run_output(), "no-place.gguf.checkpoint") &&
               !strstr(test_run_output(), "interrupted"),
           "%s", test_run_output());
@@ -1136,6 +1149,7 @@ static const test_case cases[] = {
     {"a lineage that cannot be continued is refused before learning", full_lineage},
     {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",
      resumed_is_uninterrupted},
+    {"two runs do not write one checkpoint", one_run_has_a_checkpoint},
     {"an interrupt stores the current step, before any checkpoint was due", an_interrupt_stores_the_step},
     {"an interrupted step that cannot be stored is an error", a_step_that_cannot_be_stored_is_told},
     {"checkpoints of another run or damaged ones are refused and stay", checkpoints_are_checked},

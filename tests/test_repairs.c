@@ -724,6 +724,19 @@ static void evolve_resumes(void) {
     CHECK(access(part, F_OK), "the state stays");
 }
 
+static void one_run_has_a_state(void) {
+    dw_err err = {0};
+    dw_hold *other = dw_hold_take(test_file("taken.tsv.part"), &err);
+    REQUIRE(other, "%s", err.text);
+    CHECK(test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -f %s -c %d --windows 7-9 "
+                   "--allocate evolve --evaluations 2 -q",
+                   idle_layer(), test_file("idle.h5"), test_file("taken.tsv"), random_text("calib.txt", 6000, 4),
+                   N_CTX) == 1 &&
+              strstr(test_run_output(), "taken.tsv.part' is in use by another run"),
+          "%s", test_run_output());
+    dw_hold_free(other);
+}
+
 /* evolve may start from a rule across layers; what that rule needs is asked of --start as of --allocate. */
 static void evolve_starts(void) {
     int width[16], sum = 0;
@@ -912,6 +925,7 @@ static const test_case cases[] = {
     {"a layer that writes nothing is cut first by sensitivity and evolve", idle_layers_go},
     {"evolve goes on after a kill and ends with the same plan, but not for other layers", evolve_resumes},
     {"large units: layers together keep as many as the rate allows, and no move is tried twice", large_units},
+    {"two runs do not write one state of evolve", one_run_has_a_state},
     {"evolve starts from rules across layers, which get what they need", evolve_starts},
     {"texts that the statistics have seen do not judge widths", held_out},
     {"a size that just holds the least widths is enough for sensitivity", least_widths_fit},

@@ -227,6 +227,20 @@ const char *dw_out_folder_file(dw_out_folder *f, const char *name, dw_err *err);
 int dw_out_folder_commit(dw_out_folder *f, dw_err *err);
 void dw_out_folder_free(dw_out_folder *f);
 
+/* A path at which a run keeps what it has finished, such as FILE.part, and which one process has at a time.
+ * dw_hold_take makes an empty file where there is none, locks it, and fails while another process has it.  The lock
+ * follows the path: a file that dw_out commits there gets it.  A file that is not kept goes when the hold or the
+ * process ends.  An empty file is not kept, unless dw_hold_keep says so; a commit to the path says so, too.  Where
+ * files cannot be locked, several processes may have a path. */
+typedef struct dw_hold dw_hold;
+
+dw_hold *dw_hold_take(const char *path, dw_err *err);
+int dw_hold_fd(const dw_hold *h); // of the file until the next commit, for reading and writing; borrowed
+void dw_hold_keep(dw_hold *h, bool kept);
+bool dw_hold_is_kept(const dw_hold *h);
+void dw_hold_free(dw_hold *h);   // may be NULL
+void dw_hold_remove(dw_hold *h); // removes the file, kept or not; may be NULL
+
 /* Removes all unfinished outputs, for signal handlers and exit().  Safe in a handler and in any thread.  The process
  * must end soon after, because outputs that are still being written have lost their names.  Not for a forked child. */
 void dw_out_remove_unfinished(void);

@@ -212,6 +212,85 @@ static int open_unnamed(const char *folder) { return (void)folder, -1; }
 static int open_nameless(const char *path, const char *temporary) { return (void)path, (void)temporary, -1; }
 #endif
 
+/* ---- held paths ------------------------------------------------------------------------------------ */
+
+struct dw_hold {
+    char *path, *name; // name: as path, among the names that must not stay; NULL: the file is kept
+    int fd, slot;
+    dw_hold *next;
+};
+
+static dw_hold *holds; // of this process
+
+static bool is_at(int fd, const char *path) {
+    struct stat own, now;
+    return !fstat(fd, &own) && !lstat(path, &now) && own.st_dev == now.st_dev && own.st_ino == now.st_ino;
+}
+
+/* The file at the path, locked.  Another process may commit to the path or remove the file between the opening and the
+ * lock; then the file that is there now is tried. */
+static int open_held(const char *path, dw_err *err) {
+    for (int i = 0; i < 100; i++) {
+        const int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+        if (fd < 0) return dw_fail(err, "cannot open '%s': %s", path, strerror(errno));
+        const bool is_free = lock(fd);
+        if (is_free && is_at(fd, path)) return fd;
+        close(fd);
+        if (!is_free) break;
+    }
+    return dw_fail(err, "'%s' is in use by another run", path);
+}
+
+dw_hold *dw_hold_take(const char *path, dw_err *err) {
+    struct stat st;
+    dw_hold *h = dw_alloc(1, sizeof *h, "a path to hold", err);
+    if (!h) return NULL;
+    h->slot = -1;
+    h->path = dw_strdup(path, err);
+    h->fd = h->path ? open_held(path, err) : -1;
+    if (h->fd < 0) {
+        free(h->path);
+        free(h);
+        return NULL;
+    }
+    h->next = holds;
+    holds = h;
+    dw_hold_keep(h, fstat(h->fd, &st) || st.st_size);
+    return h;
+}
+
+int dw_hold_fd(const dw_hold *h) { return h->fd; }
+bool dw_hold_is_kept(const dw_hold *h) { return !h->name; }
+
+void dw_hold_keep(dw_hold *h, bool kept) {
+    if (kept == dw_hold_is_kept(h)) return;
+    if (!kept && (h->name = dw_strdup(h->path, NULL))) h->slot = claim(h->name, NULL);
+    if (kept || h->slot < 0) let_go(&h->slot, &h->name);
+}
+
+void dw_hold_free(dw_hold *h) {
+    if (!h) return;
+    if (!dw_hold_is_kept(h)) unlink(h->path);
+    let_go(&h->slot, &h->name);
+    dw_hold **at = &holds;
+    while (*at != h) at = &(*at)->next;
+    *at = h->next;
+    close(h->fd);
+    free(h->path);
+    free(h);
+}
+
+void dw_hold_remove(dw_hold *h) {
+    if (h) unlink(h->path);
+    dw_hold_free(h);
+}
+
+static dw_hold *hold_of(const char *path) {
+    dw_hold *h = holds;
+    while (h && strcmp(h->path, path)) h = h->next;
+    return h;
+}
+
 /* ---- writing --------------------------------------------------------------------------------------- */
 
 static dw_out *open_out(const char *path, bool keeper, dw_err *err) {
@@ -331,6 +410,8 @@ static int close_and_rename(dw_out *out, dw_err *err) {
     const int fd = out->fd;
     out->fd = -1;
     if (close(fd)) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
+    dw_hold *hold = hold_of(out->path);
+    if (hold) dw_hold_keep(hold, true); // before the rename: a signal after it must not remove the new file
     if (rename(out->temporary, out->path)) return fail_create(out->path, err);
     let_go(&out->slot, &out->temporary);
     sync_folder(out->path);
@@ -340,9 +421,15 @@ static int close_and_rename(dw_out *out, dw_err *err) {
 int dw_out_commit(dw_out *out, dw_err *err) {
     lock(out->fd); // again, after a library
     if (sync_file(out, err) || refuse_input(out, err)) return -1;
-    const int held = fcntl(out->fd, F_DUPFD_CLOEXEC, 0); // the lock stays until the rename
+    dw_hold *hold = hold_of(out->path);
+    int locked = fcntl(out->fd, F_DUPFD_CLOEXEC, 0); // the lock stays until the rename, or as long as the path is held
     const int rc = name_file(out, err) ? -1 : close_and_rename(out, err);
-    if (held >= 0) close(held);
+    if (!rc && hold && locked >= 0) {
+        const int old = hold->fd;
+        hold->fd = locked;
+        locked = old;
+    }
+    if (locked >= 0) close(locked);
     return rc;
 }
 
