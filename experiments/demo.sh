@@ -82,13 +82,13 @@ began=$(date +%s)
 say() { printf '\n%s\n' "$*" | fold -s -w 110 | sed 's/ *$//'; }
 heading() { printf '\n==== %s\n' "$*"; }
 
-# is_made FILE COMMAND: by this command, and nothing that it reads is newer.
-is_made() {
-    file=$1
-    shift
-    [ -s "$file" ] && [ "$*" = "$(cat "$out/made/${file##*/}" 2>/dev/null)" ] || return 1
+# is_of FILE NOTE COMMAND: the file is of this command, as the note says, and nothing that the command reads is newer.
+is_of() {
+    of=$1 note=$2
+    shift 2
+    [ -s "$of" ] && [ "$*" = "$(cat "$note" 2>/dev/null)" ] || return 1
     for word in "$build/deadwood-$2" "$@"; do
-        if [ "$word" != "$file" ] && [ -f "$word" ] && [ "$word" -nt "$file" ]; then return 1; fi
+        if [ "$word" != "$of" ] && [ -f "$word" ] && [ "$word" -nt "$of" ]; then return 1; fi
     done
 }
 
@@ -116,14 +116,19 @@ run() {
         last=$word
     done
     show "$@"
-    if is_made "$file" "$@"; then
+    made=$out/made/${file##*/}
+    if is_of "$file" "$made" "$@"; then
         echo "($file is there)"
         return 0
     fi
     rm -f "$file"
+    # Programs refuse what another command was interrupted in.
+    is_of "$made.begun" "$made.begun" "$@" || rm -f "$file.part" "$file.checkpoint"
+    printf '%s' "$*" >"$made.begun"
     if "$@" 2>"$out/said"; then
         cat "$out/said" >&2
-        printf '%s' "$*" >"$out/made/${file##*/}"
+        printf '%s' "$*" >"$made"
+        rm "$made.begun"
         return 0
     fi
     why=$(tail -n 1 "$out/said")

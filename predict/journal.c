@@ -1,5 +1,6 @@
 /* journal.c - an append-only file of checked records. */
 #include "predict/journal.h"
+#include "kit/options.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -75,7 +76,8 @@ static int find_records(predict_journal *j, const dw_map *map, dw_err *err) {
     return 0;
 }
 
-/* Looks at the file that is there; *known: it is a journal of this identity. */
+/* Looks at the file that is there; *known: it is a journal of this identity.  One of another identity is refused if it
+ * has records. */
 static int look(predict_journal *j, const uint8_t *identity, bool *known, dw_err *err) {
     dw_map map;
     if (dw_map_file(&map, j->path, err)) return -1;
@@ -84,9 +86,9 @@ static int look(predict_journal *j, const uint8_t *identity, bool *known, dw_err
                  ? dw_fail(err, "'%s' is in the way: it is no journal of an ended run; remove it", j->path)
                  : 0;
     *known = !rc && map.size >= HEAD && !memcmp(map.data + sizeof magic - 1, identity, IDENTITY_BYTES);
-    if (*known) rc = find_records(j, &map, err);
+    if (!rc && map.size >= HEAD) rc = find_records(j, &map, err);
     dw_unmap(&map);
-    return rc;
+    return !rc && j->n_record && !*known ? tool_other_run(j->path, err) : rc;
 }
 
 /* Makes an empty journal, or cuts off what follows the last whole record. */

@@ -11,8 +11,9 @@
 
 typedef struct predict_journal predict_journal;
 
-/* Opens or makes the file.  *resumed: it belongs to a run of this identity, whose whole records stay; a file of another
- * run, or something else that begins as a journal does, is emptied.  Any other file is refused. */
+/* Opens or makes the file.  *resumed: it belongs to a run of this identity, whose whole records stay.  A journal of
+ * another run is refused, or emptied if it has no whole record.  A file that does not begin as a journal does is
+ * refused. */
 predict_journal *predict_journal_open(const char *path, const uint8_t identity[32], bool *resumed, dw_err *err);
 void predict_journal_close(predict_journal *j);
 void predict_journal_remove(predict_journal *j); // closes and deletes

@@ -59,7 +59,9 @@ static const opt_program program = {
         "that the gate marks dense have none.\n\n"
         "Tokens are taken evenly: the first window of every text, then the second, and so on, while --tokens lasts.  "
         "The size is told "
-        "beforehand.  When a run is interrupted, OUT.part has what is finished; the same command continues after it.",
+        "beforehand.  When a run is interrupted, OUT.part has what is finished; the same command continues after it, "
+        "and "
+        "one with other inputs or options is refused until OUT.part is removed.",
     .example = "deadwood trace -m mini-gated.gguf -f experiments/texts/calib/*.txt -o traces.h5",
     .rows = rows};
 

@@ -82,7 +82,8 @@ static const opt_program program = {
         "the gate itself, the static choice (always the same groups, as many), the closed form, the trained network "
         "and never.  Where a predictor does not beat the static choice beyond its error, cutting is cheaper.\n\n"
         "Layers that the gate marks dense get none.  When a run is interrupted, OUT.part holds the finished layers; "
-        "the same command goes on after them.",
+        "the same command goes on after them, and one with other inputs or options is refused until OUT.part is "
+        "removed.",
     .example = "deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv",
     .rows = rows};
 

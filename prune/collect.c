@@ -98,7 +98,8 @@ static const opt_program program = {
         "the FFN's output, 4 n^2 bytes for width n, for rank --metric obs-gradient, which needs --gram down, too.\n"
         "\n"
         "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  "
-        "When a run is interrupted, OUT.part holds the finished texts, and the same command continues after them.",
+        "When a run is interrupted, OUT.part holds the finished texts, and the same command continues after them.  A "
+        "command with other inputs or options is refused until OUT.part is removed.",
     .example = "deadwood collect -m mini.gguf -f experiments/texts/calib/*.txt -o stats.h5\n"
                "deadwood collect -m mini.gguf -s a.h5 b.h5 -o both.h5 --export-imatrix mini.imatrix.gguf",
     .rows = rows};
@@ -490,34 +491,27 @@ static bool is_beginning(const kit_stats *s, const char *model_sha256, const cal
     return true;
 }
 
-/* Reads the finished texts of an interrupted run of the same command; otherwise returns false and *s is empty. */
-static bool resume(kit_stats *s, const char *path, const char *model_sha256, const calib_texts *texts,
-                   collect_gram *gram) {
-    dw_err err = {0};
-    if (kit_stats_read(s, path, &err)) {
-        warn("starting again from the first text: %s", err.text);
-        return false;
-    }
-    const bool same = is_beginning(s, model_sha256, texts), all = same && collect_gram_resume(gram, s, path);
-    if (all)
-        say("continuing after text %zu of %zu, which '%s' has", s->n_text, texts->n_text, path);
-    else if (same)
-        warn("the Gram matrices of '%s' are missing or damaged; starting again from the first text", path);
-    else
-        warn("'%s' is of another run; starting again from the first text", path);
-    if (!all) kit_stats_release(s);
-    return all;
+/* Reads the finished texts of an interrupted run of the same command. */
+static int resume(kit_stats *s, run *r, const char *path, const char *model_sha256, dw_err *err) {
+    if (kit_stats_read(s, path, err))
+        return dw_fail_in(err, "cannot continue after the texts of '%s' (remove it to begin again)", path);
+    if (!is_beginning(s, model_sha256, &r->texts)) return tool_other_run(path, err);
+    if (!collect_gram_resume(&r->gram, s, path))
+        return dw_fail(err,
+                       "the Gram matrices of '%s' are missing or damaged; remove it to begin again, or choose another "
+                       "-o",
+                       path);
+    say("continuing after text %zu of %zu, which '%s' has", s->n_text, r->texts.n_text, path);
+    say_if_interrupted(path);
+    return 0;
 }
 
 /* Statistics with room for all texts.  Finished ones come first. */
 static int prepare(kit_stats *s, run *r, const char *model_sha256, const char *kept, dw_err *err) {
     const calib_texts *texts = &r->texts;
-    if (!kept || !dw_hold_is_kept(r->hold) || !resume(s, kept, model_sha256, texts, &r->gram)) {
-        if (make_stats(s, r->model, err)) return -1;
-        s->n_text = s->n_row = 0;
-    } else {
-        say_if_interrupted(kept);
-    }
+    const bool resumes = kept && dw_hold_is_kept(r->hold);
+    if (resumes ? resume(s, r, kept, model_sha256, err) : make_stats(s, r->model, err)) return -1;
+    if (!resumes) s->n_text = s->n_row = 0;
     s->apart = (size_t)o.apart;
     const size_t n_row = kit_stats_next_row(s, texts->n_text - 1) + 1;
     if (set_header(s, r->model, model_sha256, err) || kit_stats_reserve(s, texts->n_text, n_row, err)) return -1;

@@ -1,4 +1,5 @@
 /* distil.c - steps, held-out loss, checkpoints (distil.h). */
+#include "kit/options.h"
 #include "prune/teacher_cache.h"
 
 #include <math.h>
@@ -396,11 +397,7 @@ static int check_file(const distil *d, const dw_map *m, const char *path, const 
     if (m->size < sizeof h + 32 || memcmp(m->data, magic, sizeof magic))
         return dw_fail(err, "'%s' is not a checkpoint of heal, or is damaged; remove it to begin again", path);
     memcpy(&h, m->data, sizeof h);
-    if (memcmp(h.identity, identity, 32))
-        return dw_fail(err,
-                       "'%s' is of another run (other models, texts, options or CPU level); remove it to begin again, "
-                       "or choose another -o",
-                       path);
+    if (memcmp(h.identity, identity, 32)) return tool_other_run(path, err);
     dw_sha256_begin(&hash);
     dw_sha256_add(&hash, m->data, m->size - 32);
     dw_sha256_end(&hash, digest);

@@ -215,7 +215,8 @@ static const opt_program program = {
              "\n"
              "OUT.checkpoint is written every few minutes, and at Ctrl-C or SIGTERM after the current step.  When a run "
              "has ended early, also by kill -9, the same command goes on from it.  With --tokens the result is then the "
-             "same, bit for bit, as that of an uninterrupted run.",
+             "same, bit for bit, as that of an uninterrupted run.  A command with other inputs or options is refused "
+             "until OUT.checkpoint is removed.",
     .example = "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --tokens 2e6\n"
                "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --minutes 10 --train ffn\n"
                "deadwood heal -m mini.gguf -T mini.gguf -f heal.txt -o mini-Q2_K.gguf --minutes 10 --as Q2_K",

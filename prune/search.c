@@ -1,5 +1,6 @@
 /* search.c - sensitivity and evolve (search.h). */
 #include "prune/search.h"
+#include "kit/options.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -325,14 +326,22 @@ static bool parse(const prune_task *t, const char *text, state *s) {
     return s->n_done >= 0 && s->spare >= 0;
 }
 
-/* Whether an ended run with the same key has left a state. */
-static bool resume(const prune_task *t, state *s) {
+static bool has_evaluations_of_another(const prune_task *t, const char *text) {
+    char key[80];
+    int n_done;
+    return sscanf(text, "deadwood evolve 2\nkey %79s\ndone %d", key, &n_done) == 2 && n_done > 0 &&
+           strcmp(key, t->search->key);
+}
+
+/* *resumes: an ended run with the same key has left a state. */
+static int resume(const prune_task *t, state *s, bool *resumes, dw_err *err) {
+    const char *path = t->search->state;
     size_t size;
-    if (!t->search->state || !dw_file_exists(t->search->state)) return false;
-    char *text = dw_read_text(t->search->state, 1 << 20, &size, NULL);
-    const bool ok = text && parse(t, text, s);
+    char *text = path && dw_file_exists(path) ? dw_read_text(path, 1 << 20, &size, NULL) : NULL;
+    *resumes = text && parse(t, text, s);
+    const int rc = text && has_evaluations_of_another(t, text) ? tool_other_run(path, err) : 0;
     free(text);
-    return ok;
+    return rc;
 }
 
 static bool has_failed(const state *s, const move *m) {
@@ -406,8 +415,9 @@ static int step(const prune_task *t, state *s, dw_err *err) {
 
 static int begin(const prune_task *t, state *s, dw_err *err) {
     const prune_allocator *start = t->search->start ? t->search->start : prune_allocator_find("uniform");
-    const bool resumes = resume(t, s);
+    bool resumes;
     char text[128];
+    if (resume(t, s, &resumes, err)) return -1;
     if (!resumes) {
         dw_rng_seed(&s->rng, t->search->seed);
         s->n_done = s->n_accepted = s->spare = 0;

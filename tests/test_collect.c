@@ -479,9 +479,25 @@ static void killed(void) {
         CHECK(access(test_file("k.h5.part"), F_OK), "what was kept is gone");
     }
     save(&(test_bytes){.data = (uint8_t *)(uintptr_t) "deadwood stats 1\n", .size = 17}, test_file("k.h5.part"));
-    RUN("deadwood-collect -q %s -o %s", command, out);
-    CHECK(strstr(test_run_output(), "starting again from the first text") && same_files(out, test_file("unbroken.h5")),
+    CHECK(test_run("deadwood-collect -q %s -o %s", command, out) == 1 &&
+              strstr(test_run_output(), "k.h5.part' (remove it to begin again): "),
           "%s", test_run_output());
+    remove(test_file("k.h5.part"));
+}
+
+/* The finished texts of other options are refused and stay. */
+static void other_run(void) {
+    const char *text = a_text("one.txt", 1), *out = test_file("other.h5"), *part = test_file("other.h5.part");
+    char command[1024];
+    snprintf(command, sizeof command, "-q -m %s -f %s --windows 4 --text-windows 2", mini(), text);
+    RUN("deadwood-collect %s -c 64 -o %s && cp %s %s.before", command, part, part, part);
+    CHECK(test_run("deadwood-collect %s -c 32 -o %s", command, out) == 1 &&
+              strstr(test_run_output(), "other.h5.part' is of another run (other models, texts, options or CPU level); "
+                                        "remove it to begin again"),
+          "%s", test_run_output());
+    CHECK(access(out, F_OK) && same_files(part, test_file("other.h5.part.before")), "the part has changed");
+    RUN("rm %s && touch %s && deadwood-collect %s -c 32 -o %s", part, part, command, out);
+    CHECK(!test_run_output()[0], "an empty part is told: %s", test_run_output());
 }
 
 static void one_run_has_a_part(void) {
@@ -713,6 +729,7 @@ static const test_case cases[] = {{"sums and bins of every level equal plain one
                                   {"texts after the first ones are pooled: their sums add up", pooled},
                                   {"2,000 texts take less than 1.5 times the memory of 64", many_texts},
                                   {"collect goes on where it was killed and writes the same file", killed},
+                                  {"collect refuses what another run has finished", other_run},
                                   {"two runs do not write one part", one_run_has_a_part},
                                   {"collect refuses what does not fit in one line", refusals},
                                   {"collect names layer and place of NaN", not_finite},

@@ -340,8 +340,12 @@ static void journals(void) {
     j = open_journal(path, 'a', &resumed);
     CHECK(j && predict_journal_n_records(j) == 2, "a damaged record and what follows it go");
     predict_journal_close(j);
+    err = (dw_err){0};
+    CHECK(!predict_journal_open(path, identity, &resumed, &err) && strstr(err.text, "is of another run"), "%s",
+          err.text);
+    save(&(test_bytes){.data = bytes, .size = 51 + 42}, path); // a record that is not whole
     j = open_journal(path, 'b', &resumed);
-    CHECK(j && !resumed && !predict_journal_n_records(j), "another run begins anew");
+    CHECK(j && !resumed && !predict_journal_n_records(j), "a journal without records becomes that of another run");
     predict_journal_leave(j);
     CHECK(access(path, F_OK), "a journal without records goes");
     j = open_journal(path, 'b', &resumed);
@@ -498,6 +502,25 @@ static void killed(void) {
     }
 }
 
+/* A part of other options is refused and stays. */
+static void other_run(void) {
+    const char *out = test_file("other.h5"), *part = test_file("other.h5.part");
+    char command[600];
+    bool resumed;
+    snprintf(command, sizeof command, "deadwood-trace -q -m %s -f %s -c 64 --tokens 640 -o %s",
+             planted_gate("gated.gguf", 1, 0, 1), planted_text("long.txt", 6000, 3), out);
+    predict_journal *j = open_journal(part, 'a', &resumed);
+    REQUIRE(j && add_record(j, "one"));
+    predict_journal_close(j);
+    CHECK(test_run("cp %1$s %1$s.before; %2$s", part, command) == 1 &&
+              strstr(test_run_output(), "other.h5.part' is of another run (other models, texts, options or CPU level); "
+                                        "remove it to begin again"),
+          "%s", test_run_output());
+    CHECK(access(out, F_OK) && same_files(part, test_file("other.h5.part.before")), "the part has changed");
+    CHECK(!test_run("head -c 51 %1$s.before > %1$s", part) && !test_run("%s", command), "%s", test_run_output());
+    CHECK(access(part, F_OK), "the part stays after the end");
+}
+
 static void check_fails(const char *words, const char *command) {
     CHECK(test_run("%s", command) == 1, "%s", command);
     CHECK(strstr(test_run_output(), words), "'%s' says '%s'", command, test_run_output());
@@ -554,6 +577,7 @@ static const test_case cases[] = {
     {"a journal keeps whole records and nothing else", journals},
     {"trace writes what the taps show, by plain loops", against_taps},
     {"trace goes on where it was killed and writes the same file, with any threads", killed},
+    {"trace refuses what another run has finished", other_run},
     {"trace takes a window of every text, or names those left out and the tokens that would suffice", every_text},
     {"trace refuses what does not fit in one line", refusals},
     {0}};

@@ -1,13 +1,14 @@
 /* test_train.c - predictors: gradients, thresholds, the linear rival, a planted problem, and train's files and
  * figures. */
 #include "build.h"
-#include "text/tokenizers.h"
 #include "model/model.h"
 #include "planted_gate.h"
+#include "predict/journal.h"
 #include "predict/learn.h"
 #include "predict/report.h"
 #include "predict/ridge.h"
 #include "test.h"
+#include "text/tokenizers.h"
 
 #include <cblas.h>
 #include <math.h>
@@ -645,6 +646,23 @@ static void killed(void) {
     }
 }
 
+/* The finished layers of other options are refused and stay. */
+static void other_run(void) {
+    const char *out = test_file("other.gguf"), *part = test_file("other.gguf.part");
+    dw_err err = {0};
+    bool resumed;
+    predict_journal *j = predict_journal_open(part, (const uint8_t[32]){1}, &resumed, &err);
+    REQUIRE(j && !predict_journal_begin(j, 1, &err) && !predict_journal_add(j, "x", 1, &err) &&
+                !predict_journal_end(j, &err),
+            "%s", err.text);
+    predict_journal_close(j);
+    CHECK(test_run("cp %1$s %1$s.before; deadwood-train -q -m %2$s -x %3$s --epochs 1 --rank 16 -o %4$s", part, gated(),
+                   traced(), out) == 1 &&
+              strstr(test_run_output(), "other.gguf.part' is of another run"),
+          "%s", test_run_output());
+    CHECK(access(out, F_OK) && same_files(part, test_file("other.gguf.part.before")), "the part has changed");
+}
+
 typedef struct line { // of the report
     char layer[8], method[16];
     unsigned long long tokens, decisions;
@@ -819,6 +837,7 @@ static const test_case cases[] = {
     {"a gain is paired by token, and its error is clustered by window", gains},
     {"train writes the same file with any threads, and keeps every tensor of its parent", one_file},
     {"train goes on where it was killed and writes the same file and report", killed},
+    {"train refuses what another run has finished", other_run},
     {"the reported recall and mass equal a count by plain loops", reported},
     {"the engine decides as the file's predictor says", engine_decides},
     {"train refuses what does not fit in one line", refusals},

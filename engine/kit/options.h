@@ -119,6 +119,8 @@ typedef struct tool_select_name {
 extern const tool_select_name tool_select_names[];
 const tool_select_name *tool_select(void); // the value of --select
 void tool_backend_text(char text[32]);     // "cpu avx512": backend and level, which determine the rounding
+/* Fails, because what an interrupted run keeps at the path (OPT_KEEPS) is of other inputs or options. */
+int tool_other_run(const char *path, dw_err *err);
 #define OPT_THREADS \
     {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", \
      "number of threads; 0: one per physical core that this process may use", .min = 0, .max = 256}

@@ -193,6 +193,13 @@ static void add_outputs(output_list *list, const opt_row *row) {
     if (row->beside) add_output(list, row, dw_format(NULL, "%s%s", path, row->beside), BESIDE);
 }
 
+int tool_other_run(const char *path, dw_err *err) {
+    return dw_fail(err,
+                   "'%s' is of another run (other models, texts, options or CPU level); remove it to begin again, or "
+                   "choose another -o",
+                   path);
+}
+
 void paths_check(const opt_program *program) {
     output_list list = {.n = 0};
     check_inputs(program->rows);
