@@ -108,7 +108,7 @@ predict_journal *predict_journal_open(const char *path, const uint8_t identity[3
     j->hold = j->path ? dw_hold_take(path, err) : NULL;
     j->fd = j->hold ? dw_hold_fd(j->hold) : -1;
     if (j->hold && !look(j, identity, resumed, err)) {
-        dw_hold_keep(j->hold, true);
+        dw_hold_keep(j->hold, j->n_record);
         if (!prepare(j, identity, *resumed, err)) return j;
     }
     predict_journal_close(j);
@@ -134,12 +134,8 @@ void predict_journal_remove(predict_journal *j) {
     predict_journal_close(j);
 }
 
-void predict_journal_leave(predict_journal *j) {
-    if (j && !j->n_record) predict_journal_remove(j);
-    else predict_journal_close(j);
-}
-
 size_t predict_journal_n_records(const predict_journal *j) { return j->n_record; }
+const char *predict_journal_kept(const predict_journal *j) { return j->n_record ? j->path : NULL; }
 
 const uint8_t *predict_journal_record(predict_journal *j, size_t i, size_t *size, dw_err *err) {
     if (!j->map.data && dw_map_file(&j->map, j->path, err)) return NULL;
@@ -172,5 +168,7 @@ int predict_journal_end(predict_journal *j, dw_err *err) {
     if (fdatasync(j->fd)) return fail(j, "write", err);
     const size_t first = j->end + 8;
     const off_t end = lseek(j->fd, 0, SEEK_CUR);
-    return end < 0 ? fail(j, "write", err) : add_record(j, first, (size_t)end - first - HASH_BYTES, err);
+    if (end < 0) return fail(j, "write", err);
+    dw_hold_keep(j->hold, true);
+    return add_record(j, first, (size_t)end - first - HASH_BYTES, err);
 }

@@ -360,6 +360,7 @@ static int fill_journal(run *r, dw_err *err) {
         if (p->pass[i].record < predict_journal_n_records(r->j)) continue;
         rc = (begins && predict_journal_begin(r->j, record_bytes(r, p->pass[i].record), err)) ||
              eval(r, &p->pass[i], err) || (ends && predict_journal_end(r->j, err));
+        if (!rc) say_if_interrupted(predict_journal_kept(r->j));
     }
     return rc ? -1 : 0;
 }
@@ -426,7 +427,7 @@ static int open_journal(run *r, dw_err *err) {
     identify(r, identity);
     r->c.j = r->j = path ? predict_journal_open(path, identity, &resumed, err) : NULL;
     const int rc = r->j ? check_journal(r, path, err) : -1;
-    if (!rc) say_if_interrupted(path);
+    if (!rc) say_if_interrupted(predict_journal_kept(r->j));
     if (!rc && resumed && predict_journal_n_records(r->j))
         say("going on after %zu of %zu tokens, which '%s' holds", rows_finished(r), r->t.n_tokens, path);
     free(path);
@@ -541,7 +542,7 @@ int main(int argc, char **argv) {
     run r = {0};
     const int rc = prepare(&r, &err) || trace(&r, &err);
     if (rc)
-        predict_journal_leave(r.j);
+        predict_journal_close(r.j);
     else
         predict_journal_remove(r.j);
     close_run(&r);

@@ -211,7 +211,10 @@ static int train_layer(run *r, int layer, dw_err *err) {
     if (!rc) rc = predict_learn_layer(&result, &e, &options, err);
     pthread_mutex_lock(&r->lock);
     if (!rc) rc = r->rc ? -1 : put_record(r->j, layer, e.n[PREDICT_EXAMPLES_HELD_OUT], &result, err);
-    if (!rc) r->record_of[layer] = predict_journal_n_records(r->j);
+    if (!rc) {
+        r->record_of[layer] = predict_journal_n_records(r->j);
+        say_if_interrupted(predict_journal_kept(r->j));
+    }
     pthread_mutex_unlock(&r->lock);
     predict_examples_release(&e);
     predict_learned_release(&result);
@@ -289,7 +292,7 @@ static int open_journal(run *r, dw_err *err) {
     if (path && arguments) {
         identify(r, arguments, identity);
         r->j = predict_journal_open(path, identity, &resumed, err);
-        if (r->j) say_if_interrupted(path);
+        if (r->j) say_if_interrupted(predict_journal_kept(r->j));
     }
     free(path);
     free(arguments);
@@ -583,7 +586,7 @@ int main(int argc, char **argv) {
     dw_pool *pool = NULL; // after the traces, whose reading process is forked
     const int rc = open_run(&r, &err) || !(pool = dw_pool_new(tool.threads, &err)) || train(&r, pool, &err);
     if (rc)
-        predict_journal_leave(r.j);
+        predict_journal_close(r.j);
     else
         predict_journal_remove(r.j);
     close_run(&r);

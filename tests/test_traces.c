@@ -346,13 +346,15 @@ static void journals(void) {
     save(&(test_bytes){.data = bytes, .size = 51 + 42}, path); // a record that is not whole
     j = open_journal(path, 'b', &resumed);
     CHECK(j && !resumed && !predict_journal_n_records(j), "a journal without records becomes that of another run");
-    predict_journal_leave(j);
+    CHECK(!predict_journal_kept(j));
+    predict_journal_close(j);
     CHECK(access(path, F_OK), "a journal without records goes");
     j = open_journal(path, 'b', &resumed);
     REQUIRE(j && add_record(j, "one"));
-    predict_journal_leave(j);
+    CHECK(predict_journal_kept(j) && !strcmp(predict_journal_kept(j), path));
+    predict_journal_close(j);
     CHECK(!access(path, F_OK), "a journal with records stays");
-    predict_journal_leave(NULL);
+    predict_journal_close(NULL);
     j = open_journal(path, 'b', &resumed);
     REQUIRE(j && resumed);
     predict_journal_remove(j);
@@ -502,6 +504,19 @@ static void killed(void) {
     }
 }
 
+/* Interrupted as soon as the part is there: what is said is so.  (Without `set -m` a job ignores SIGINT.) */
+static void interrupted_early(void) {
+    const char *part = test_file("early.h5.part");
+    const int status = test_run("bash -c 'set -m; deadwood-trace -m %s -f %s -c 512 --tokens 5632 -t 1 -o %s & p=$!; "
+                                "until [ -s %s ] || ! kill -0 $p; do :; done; kill -INT $p; wait $p'",
+                                planted_gate("gated.gguf", 1, 0, 1), planted_text("long.txt", 6000, 3),
+                                test_file("early.h5"), part);
+    CHECK(status == 128 + SIGINT && access(test_file("early.h5"), F_OK), "%d: %s", status, test_run_output());
+    CHECK(strstr(test_run_output(), access(part, F_OK) ? "nothing unfinished is left" : "has the finished part"), "%s",
+          test_run_output());
+    remove(part);
+}
+
 /* A part of other options is refused and stays. */
 static void other_run(void) {
     const char *out = test_file("other.h5"), *part = test_file("other.h5.part");
@@ -577,6 +592,7 @@ static const test_case cases[] = {
     {"a journal keeps whole records and nothing else", journals},
     {"trace writes what the taps show, by plain loops", against_taps},
     {"trace goes on where it was killed and writes the same file, with any threads", killed},
+    {"trace leaves no file when it is interrupted before anything is finished", interrupted_early},
     {"trace refuses what another run has finished", other_run},
     {"trace takes a window of every text, or names those left out and the tokens that would suffice", every_text},
     {"trace refuses what does not fit in one line", refusals},

@@ -12,6 +12,7 @@
 
 #include <cblas.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -646,6 +647,18 @@ static void killed(void) {
     }
 }
 
+/* Interrupted as soon as the part is there: what is said is so.  (Without `set -m` a job ignores SIGINT.) */
+static void interrupted_early(void) {
+    const char *part = test_file("early.gguf.part");
+    const int status = test_run("bash -c 'set -m; deadwood-train -m %s -x %s --rank 256 -t 1 -o %s & p=$!; "
+                                "until [ -s %s ] || ! kill -0 $p; do :; done; kill -INT $p; wait $p'",
+                                gated(), traced(), test_file("early.gguf"), part);
+    CHECK(status == 128 + SIGINT && access(test_file("early.gguf"), F_OK), "%d: %s", status, test_run_output());
+    CHECK(strstr(test_run_output(), access(part, F_OK) ? "nothing unfinished is left" : "has the finished part"), "%s",
+          test_run_output());
+    remove(part);
+}
+
 /* The finished layers of other options are refused and stay. */
 static void other_run(void) {
     const char *out = test_file("other.gguf"), *part = test_file("other.gguf.part");
@@ -837,6 +850,7 @@ static const test_case cases[] = {
     {"a gain is paired by token, and its error is clustered by window", gains},
     {"train writes the same file with any threads, and keeps every tensor of its parent", one_file},
     {"train goes on where it was killed and writes the same file and report", killed},
+    {"train leaves no file when it is interrupted before a layer is finished", interrupted_early},
     {"train refuses what another run has finished", other_run},
     {"the reported recall and mass equal a count by plain loops", reported},
     {"the engine decides as the file's predictor says", engine_decides},
