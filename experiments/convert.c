@@ -44,7 +44,8 @@ static const char *hint(const char *word) {
 // clang-format off
 static const opt_row rows[] = {
     {NULL, 0, OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.folder, NULL, "DIR", "the checkpoint's folder"},
-    {"out", 'o', OPT_PATH,  OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the GGUF file to write"},
+    {"out", 'o', OPT_PATH,  OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the GGUF file to write",
+     .holds = KIT_GGUF},
     {"type", 0, OPT_CHOICE, 0, &o.type, "keep", "TYPE", "type of every matrix", OPT_CHOICES(types), .hint = hint},
     OPT_COMMON, {0}};
 // clang-format on

@@ -1,5 +1,6 @@
 /* inspect_files.c - summaries of files that are no models (inspect_files.h). */
 #include "experiments/inspect_files.h"
+#include "kit/content.h"
 #include "kit/plan.h"
 #include "kit/stats.h"
 #include "kit/talk.h"
@@ -231,15 +232,12 @@ static int inspect_table(const char *path, dw_err *err) {
 /* ---- which file it is ----------------------------------------------------------------------------------- */
 
 inspect_file *inspect_file_of(const char *path) {
-    static const struct {
-        const char *first;
-        inspect_file *inspect;
-    } files[] = {{"deadwood stats ", inspect_stats},
-                 {"deadwood traces ", inspect_traces},
-                 {"# deadwood plan ", inspect_plan},
-                 {"# deadwood rows", inspect_table},
-                 {"# deadwood scores", inspect_table}};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        if (dw_file_begins(path, files[i].first, strlen(files[i].first))) return files[i].inspect;
-    return NULL;
+    switch (kit_content_of(path)) {
+    case KIT_STATS: return inspect_stats;
+    case KIT_TRACES: return inspect_traces;
+    case KIT_PLAN: return inspect_plan;
+    case KIT_ROWS:
+    case KIT_SCORES: return inspect_table;
+    default: return NULL;
+    }
 }

@@ -62,7 +62,7 @@ static const opt_row rows[] = {
      "the model (GGUF), of 16 or 32 bits for --mixture", .min = 1, .max = 1},
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE",
-     "the smaller model; the folder FILE.shrink has all steps and rows"},
+     "the smaller model; the folder FILE.shrink has all steps and rows", .holds = KIT_GGUF},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0.001, .max = 0.99},
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the size of FILE, at most", .min = 1, .max = 1e15},
     {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME",

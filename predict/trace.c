@@ -36,7 +36,8 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
-    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "TRACES", "the traces (HDF5)"},
+    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "TRACES", "the traces (HDF5)",
+     .holds = KIT_TRACES},
     {"tokens", 0, OPT_INT, 0, &o.n_tokens, "0", "N",
      "at most N tokens, from all texts alike: whole windows; 0: 8192, or one window of every text if that is more",
      .min = 0, .max = KIT_H5_MAX_ROWS},

@@ -37,9 +37,10 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
     {"traces", 'x', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.traces, NULL, "FILE", "traces of that model (trace)"},
-    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "FILE", "the model with predictors"},
+    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "FILE", "the model with predictors",
+     .holds = KIT_GGUF},
     {"report", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.report, NULL, "FILE",
-     "write all numbers of all layers (tab-separated)"},
+     "write all numbers of all layers (tab-separated)", .holds = KIT_TEXT},
     {.kind = OPT_GROUP, .help = "the predictors"},
     {"rank", 0, OPT_INT, 0, &o.rank, "0", "R", "width of the hidden layer; 0: n_embd / 6, a multiple of 16",
      .min = 0, .max = 65536},

@@ -44,8 +44,8 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
-    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "STATS", "the statistics (HDF5)",
-     .beside = ".gram"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "STATS", "the statistics (HDF5)", .beside = ".gram",
+     .holds = KIT_STATS, .beside_holds = KIT_GRAM},
     {"stats", 's', OPT_TEXTS, OPT_INPUT, &o.parts, NULL, "PART", "statistics of other texts, to which these are added"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
@@ -65,7 +65,8 @@ static const opt_row rows[] = {
     {"gradients", 0, OPT_FLAG, 0, &o.gradients, NULL, NULL,
      "also a backward pass: sums of |a g| and (a g)^2, and into STATS.gram g g^T of the FFNs' outputs"},
     {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.export_imatrix, NULL, "FILE",
-     "write llama.cpp's importance matrix too (.dat: in its old form)"},
+     "write llama.cpp's importance matrix too (.dat: in its old form)",
+     .holds = KIT_GGUF | KIT_OTHER}, // the old form has no magic
     {"import-imatrix", 0, OPT_PATH, OPT_INPUT, &o.import_imatrix, NULL, "FILE",
      "make statistics of llama.cpp's importance matrix: input sums only"},
     OPT_COMMON_ENGINE,

@@ -118,7 +118,7 @@ static const opt_row rows[] = {
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "FILE",
      "texts to learn from; special tokens in them (<|endoftext|>) count as such", .min = 1, .max = 4096},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the healed model",
-     .beside = ".checkpoint"},
+     .beside = ".checkpoint", .holds = KIT_GGUF},
     {"teacher-cache", 0, OPT_PATH, OPT_OUTPUT, &o.cache, NULL, "FILE",
      "predictions of the teacher, its 64 likeliest tokens: written first, or read if the file is there; needs --tokens"},
     {.kind = OPT_GROUP, .help = "how long"},
@@ -171,7 +171,7 @@ static const opt_row rows[] = {
      "compute the layers' values again instead of keeping them: less memory, slower, the same bits"},
     {"snapshots", 0, OPT_FLAG, OPT_NO_BYTE, &o.snapshots, NULL, NULL,
      "also write the model as it is after each tenth of the run, OUT-10.gguf to OUT-90.gguf (fewer of a run of few "
-     "steps): scored, they show how it learns", .n_derived = 9, .derived = snapshot_name},
+     "steps): scored, they show how it learns", .n_derived = 9, .derived = snapshot_name, .holds = KIT_GGUF},
     {"checkpoint-minutes", 0, OPT_REAL, OPT_NO_BYTE, &o.checkpoint, "2", "M",
      "minutes between checkpoints; 0: after every step", .min = 0, .max = 1e6},
     OPT_COMMON_ENGINE, {0}};

@@ -225,9 +225,9 @@ static void no_output_over_an_input(void) {
     REQUIRE(!test_run("cp -r experiments/mini %s/hd && head -c 4000 README.md >%s/t.txt", dir, dir));
     const char *both = "is input and output at once";
     snprintf(command, sizeof command, "deadwood-convert %s/hd -q -o %s/hd/model.safetensors", dir, dir);
-    spares(test_path(dir, "hd/model.safetensors"), both, command);
+    spares(test_path(dir, "hd/model.safetensors"), "is a file of an unknown kind, not a GGUF file", command);
     snprintf(command, sizeof command, "deadwood-convert %s/hd -q -o %s/hd/tokenizer.json", dir, dir);
-    spares(test_path(dir, "hd/tokenizer.json"), both, command);
+    spares(test_path(dir, "hd/tokenizer.json"), "is a text, not a GGUF file", command);
     CHECK(!test_run("deadwood-convert %s/hd -q -o %s/hd/new.gguf && deadwood-convert %s/hd -q -o %s/hd/new.gguf", dir,
                     dir, dir, dir),
           "a folder's other files: %s", test_run_output());
@@ -283,6 +283,57 @@ static void two_outputs(void) {
         CHECK(strstr(test_run_output(), beside[i].words), "%s: %s", command, test_run_output());
         CHECK(access(test_path(dir, "z"), F_OK), "nothing is made");
     }
+}
+
+/* An empty file is replaced, as mktemp makes such files. */
+static void replaces_its_kind(const char *file, const char *kind, const char *command) {
+    char words[100];
+    snprintf(words, sizeof words, "is %s, not ", kind);
+    spares(file, words, command);
+    for (int again = 0; again < 2; again++) {
+        if (!again) REQUIRE(!truncate(file, 0));
+        CHECK(!test_run("%s", command), "%s: %s", command, test_run_output());
+    }
+}
+
+static void other_kinds(void) {
+    const char *dir = test_folder(), *m = random_model("tiny-llama", "F32", 0);
+    REQUIRE(!test_run("cd %s && head -c 4000 $OLDPWD/README.md >t.txt && mkdir kinds && cp t.txt kinds/a-text && "
+                      "deadwood-score -m %s -f t.txt -c 64 --windows 1 --no-speed -q -o kinds/rows &&"
+                      "deadwood-collect -m %s -f t.txt -c 64 --windows 1 -q -o kinds/stats --export-imatrix old.dat",
+                      dir, m, m),
+            "%s", test_run_output());
+    const struct {
+        const char *kind, *file, *command; // the command ends with the output
+    } outputs[] = {
+        {"a table of results", "rows", "rank -m %s --metric weight --rate 0.5 --group 32 -q -o "},
+        {"a table of results", "rows", "rank -m %s --metric weight --group 32 -q --scores "},
+        {"a table of results", "rows", "table kinds/rows -o t.tsv -q --plot "}, // of two outputs, too
+        {"a file of statistics", "stats", "gate -m %s --rule random --activity 0.5 -q -o "},
+        {"a file of statistics", "stats", "score -m %s -f t.txt -c 64 --windows 1 --no-speed -q --store "},
+        {"a file of statistics", "stats", "table kinds/rows -q -o "},
+        {"a text", "a-text", "requant -m %s --type Q8_0 -q -o "},
+        {"a text", "a-text", "collect -m %s -f t.txt -c 64 --windows 1 -q -o "},
+        {"a text", "a-text", "collect -m %s -f t.txt -c 64 --windows 1 -q -o c.h5 --export-imatrix "},
+    };
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        char command[PATH_MAX + 200], name[40];
+        const char *end = strstr(outputs[i].command, "--plot") ? ".svg" : ".tsv";
+        snprintf(name, sizeof name, "%zu%s", i, end);
+        REQUIRE(!test_run("cd %s && cp kinds/%s %s", dir, outputs[i].file, name));
+        int n = snprintf(command, sizeof command, "cd %s && deadwood-", dir);
+        n += snprintf(command + n, sizeof command - (size_t)n, outputs[i].command, m);
+        snprintf(command + n, sizeof command - (size_t)n, "%s", name);
+        replaces_its_kind(test_path(dir, name), outputs[i].kind, command);
+    }
+    CHECK(!test_run("cd %s && deadwood-collect -m %s -s kinds/stats -q -o c.h5 --export-imatrix old.dat", dir, m),
+          "the old form of an imatrix: %s", test_run_output());
+    CHECK(!test_run("cd %s && cp t.txt t.md && deadwood-table kinds/rows -o t.md", dir), "a text by a text: %s",
+          test_run_output());
+    CHECK(test_run("cd %s && cp t.txt c.h5.gram && deadwood-collect -m %s -s kinds/stats -q -o c.h5", dir, m) == 1 &&
+              strstr(test_run_output(), "'c.h5.gram' is a text, not a file of Gram matrices; choose another name for "
+                                        "--out, or remove that file first\n"),
+          "%s", test_run_output());
 }
 
 /* A name that no file can have is refused before the work. */
@@ -566,6 +617,7 @@ static const test_case cases[] = {
     {"an input '-' is refused by programs that do not read standard input", no_standard_input},
     {"no output replaces an input, a part of one, or a file inside one", no_output_over_an_input},
     {"two outputs of one name are refused before any work", two_outputs},
+    {"an output replaces a file of its own kind or an empty one, and no other", other_kinds},
     {"a name that no file can have is refused before any work", impossible_outputs},
     {"files that an option makes in addition are outputs, and never replace an input", derived_outputs},
     {"an output that has become an input is refused at commit", checked_at_commit},

@@ -7,6 +7,7 @@
  *   plan           which neurons stay (plan.tsv)                  imatrix    llama.cpp's importance files
  *   metrics        scores of neurons                              safetensors  checkpoints, read and written
  *   hash_cache     hashes of large inputs, remembered between runs
+ *   content        what a file holds, told by its first bytes
  *   mixtures       types that llama.cpp's quantizer gives to tensors
  *   sizes          tensors and bytes of a new model, by type    weights    importances of input columns
  *   gram           Gram matrices of matrix inputs (stats.h5.gram) blas       OpenBLAS on one thread
@@ -26,6 +27,7 @@
 #define KIT_H
 
 #include "kit/calib.h"
+#include "kit/content.h"
 #include "kit/hash_cache.h"
 #include "kit/imatrix.h"
 #include "kit/lineage.h"

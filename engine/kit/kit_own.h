@@ -57,7 +57,7 @@ void signals_on_interrupt(const char *words); // SIGINT writes words to stderr; 
 /* ---- paths.c ----------------------------------------------------------------------------------------- */
 
 /* Ends the program unless every input that the options name can be read, every output can be written, no output is an
- * input or a part of a split input, and no two outputs are the same file. */
+ * input or a part of a split input, no two outputs are the same file, and none replaces a file of another kind. */
 void paths_check(const opt_program *program);
 /* Prints a line "output PATH" for every file or folder that the options name for writing, then "input PATH" for every
  * one for reading. */

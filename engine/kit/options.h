@@ -14,6 +14,7 @@
 #define KIT_OPTIONS_H
 
 #include "engine.h"
+#include "kit/content.h"
 
 #define DEADWOOD_VERSION "0.1"
 
@@ -71,6 +72,9 @@ typedef struct opt_row {
     size_t n_derived;                      // OPT_FLAG: a program with this flag also writes n_derived files, which are
     char *(*derived)(size_t i);            // outputs, too; derived(i) names one, with the other options read; free() it
     const char *beside;                    // of an output FILE: the program may write FILE with this ending, too
+    unsigned holds, beside_holds;          // kit_content of an output, or of those that `derived` names; of FILE with
+                                           // `beside`: an existing file is replaced only if it is empty or of this
+                                           // kind; 0: the program itself checks it
 } opt_row;
 
 typedef struct opt_program {

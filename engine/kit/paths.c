@@ -1,6 +1,7 @@
 /* paths.c - checks the files that a command line names: whether inputs can be read and outputs can be written.
  *
- * The check is at the start, so that a program does not fail after an hour of work.  All parts of a split model are
+ * The check is at the start, so that a program does not fail after an hour of work.  An output replaces only a file of
+ * its own kind (content.h), because a wrong name must not cost an hour of work either.  All parts of a split model are
  * inputs.  Which files of a folder are inputs is known only when a reader opens them; outputs are compared with these
  * when they are opened and when they are committed (base.h, dw_inputs_keep). */
 #include "kit/kit_own.h"
@@ -69,6 +70,7 @@ typedef struct output {
     const opt_row *row;
     enum output_use {NAMED, KEPT, BESIDE} use; // as given; FILE.part; a file that comes with it
     char *path;
+    unsigned holds; // kit_content; 0: any
     struct stat folder;
     char *name;
 } output;
@@ -104,6 +106,13 @@ static void check_kind(const output *o) {
     die("'%s' is input and output at once; choose another name for %s", o->path, opt_label(o->row));
 }
 
+static void check_content(const output *o) {
+    const kit_content found = o->holds ? kit_content_of(o->path) : KIT_NOTHING;
+    if (found && !(found & o->holds))
+        die("'%s' is %s, not %s; choose another name for %s, or remove that file first", o->path,
+            kit_content_name(found), kit_content_name(o->holds), opt_label(o->row));
+}
+
 static void check_folder(output *o) {
     char *copy = tool_need(strdup(o->path), opt_label(o->row));
     const char *folder = dirname(copy);
@@ -128,10 +137,10 @@ static void check_distinct(const output_list *list, const output *o) {
 }
 
 /* Takes ownership of path. */
-static void add_output(output_list *list, const opt_row *row, char *path, enum output_use use) {
+static void add_output(output_list *list, const opt_row *row, char *path, enum output_use use, unsigned holds) {
     if (list->n == MAX_OUTPUTS) die("more than %d outputs", MAX_OUTPUTS);
     output *o = &list->item[list->n++];
-    *o = (output){.row = row, .use = use, .path = tool_need(path, opt_label(row))};
+    *o = (output){.row = row, .use = use, .holds = holds, .path = tool_need(path, opt_label(row))};
     char *copy = tool_need(strdup(path), opt_label(row));
     o->name = tool_need(strdup(basename(copy)), opt_label(row)); // basename, so that "folder/" has a name, too
     free(copy);
@@ -183,14 +192,14 @@ void paths_print(const opt_program *program) {
 
 static void add_outputs(output_list *list, const opt_row *row) {
     const char *path = output_of(row);
-    for (size_t i = 0; i < n_derived(row); i++) add_output(list, row, derived(row, i), BESIDE);
+    for (size_t i = 0; i < n_derived(row); i++) add_output(list, row, derived(row, i), BESIDE, row->holds);
     if (!path) return;
     if (!strcmp(path, "-"))
         die_usage("%s: this output cannot go to standard output; give a file name ('./-' for a file called '-')",
                   opt_label(row));
-    add_output(list, row, strdup(path), NAMED);
-    if (row->flags & OPT_KEEPS) add_output(list, row, dw_format(NULL, "%s.part", path), KEPT);
-    if (row->beside) add_output(list, row, dw_format(NULL, "%s%s", path, row->beside), BESIDE);
+    add_output(list, row, strdup(path), NAMED, row->holds);
+    if (row->flags & OPT_KEEPS) add_output(list, row, dw_format(NULL, "%s.part", path), KEPT, 0);
+    if (row->beside) add_output(list, row, dw_format(NULL, "%s%s", path, row->beside), BESIDE, row->beside_holds);
 }
 
 int tool_other_run(const char *path, dw_err *err) {
@@ -205,6 +214,7 @@ void paths_check(const opt_program *program) {
     check_inputs(program->rows);
     for (const opt_row *row = program->rows; !opt_is_end(row); row++) add_outputs(&list, row);
     for (int i = 0; i < list.n; i++) {
+        check_content(&list.item[i]);
         free(list.item[i].path);
         free(list.item[i].name);
     }

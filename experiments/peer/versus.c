@@ -77,7 +77,8 @@ static const opt_row options[] = {
     {"quantize", 0, OPT_TEXT, 0, &o.quantize, NULL, "TYPE",
      .help = "let upstream quantize -m to -o: Q4_K_M, IQ2_M, ..."},
     {"imatrix", 0, OPT_PATH, OPT_INPUT, &o.imatrix, NULL, "FILE", .help = "importances for --quantize"},
-    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the file that --quantize writes"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the file that --quantize writes",
+     .holds = KIT_GGUF},
     OPT_COMMON_ENGINE,
     {0},
 };

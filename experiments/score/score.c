@@ -21,7 +21,7 @@ static const opt_row rows[] = {
     {"base", 0, OPT_PATH, OPT_INPUT, &o.base, NULL, "FILE",
      "compare with this model, evaluated side by side, or with its stored predictions"},
     {"store", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.store, NULL, "FILE",
-     "store the predictions of the one model given, as a base for later runs"},
+     "store the predictions of the one model given, as a base for later runs", .holds = KIT_PREDICTIONS},
     {.kind = OPT_GROUP, .help = "what is scored"},
     {"protocol", 0, OPT_CHOICE, 0, &o.protocol, "llama", "NAME", "which tokens are scored, and with which context",
      OPT_CHOICES_HELP(measure_protocols, measure_protocol)},
