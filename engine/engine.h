@@ -74,6 +74,7 @@ const char *dw_model_activation(const dw_model *m);        // of the FFN's gate:
 const dw_gguf *dw_model_gguf(const dw_model *m);
 size_t dw_model_n_params(const dw_model *m);               // without what gate and train add
 int dw_model_need_whole_ffn(const dw_model *m, dw_err *err); // fails for hot and cold neurons (formats/ffn_two_part.h)
+int dw_model_need_ungated(const dw_model *m, const char *verb, dw_err *err); // "cut": "cut the model before gate"
 size_t dw_model_bytes_per_token(const dw_model *m);        // weight bytes that decoding one token reads when all neurons are computed
 
 /* ---- backends --------------------------------------------------------------------------------------- */

@@ -27,7 +27,6 @@
 #include "experiments/shrink_choices.h"
 #include "experiments/shrink_costs.h"
 #include "experiments/sweep/sweep.h"
-#include "formats/ffn_gated.h"
 #include "kit/blas.h"
 #include "kit/hash_cache.h"
 #include "kit/lineage.h"
@@ -282,9 +281,9 @@ static int choose_size(shrink *s, dw_err *err) {
 }
 
 static int open_model(shrink *s, dw_err *err) {
-    if (!(s->model = dw_model_open(s->path, err)) || dw_model_need_whole_ffn(s->model, err)) return -1;
-    if (dw_gguf_find(dw_model_gguf(s->model), DW_KEY_GATE_RULE))
-        return dw_fail(err, "'%s' is a gated model, which cannot be cut; give the model before gate", s->path);
+    if (!(s->model = dw_model_open(s->path, err)) || dw_model_need_whole_ffn(s->model, err) ||
+        dw_model_need_ungated(s->model, "shrink", err))
+        return -1;
     s->work.model = s->model;
     s->work.mixture = o.mixture ? kit_mixture_find(o.mixture) : NULL;
     s->work.output = o.output_type ? dw_qtype_by_name(o.output_type) : NULL;

@@ -144,7 +144,7 @@ static void name_types(void) {
 
 static int open_inputs(inputs *in, dw_err *err) {
     *in = (inputs){.model = dw_model_open(o.model, err)};
-    if (!in->model || lineage_check(dw_model_gguf(in->model), err)) return -1;
+    if (!in->model || lineage_check(dw_model_gguf(in->model), err) || prune_need_cuttable(in->model, err)) return -1;
     const dw_hparams *hp = dw_model_hparams(in->model);
     if (kit_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
     if (o.source && !(in->source = dw_model_open(o.source, err))) return -1;
@@ -448,11 +448,6 @@ static int check_repair(const inputs *in, dw_err *err) {
     return is_fitted() || !is_repaired() ? 0 : kit_stats_check_neurons(&in->stats, err);
 }
 
-static int check_plan(const inputs *in, dw_err *err) {
-    if (prune_check_plan(in->model, &in->plan, err)) return -1;
-    return dw_model_need_whole_ffn(in->model, err);
-}
-
 static int check_hf(const prune_layout *layout, dw_err *err) {
     if (o.hf && (layout->cuts_heads || layout->n_biases))
         return dw_fail(err, "--hf cannot write models whose heads are cut, or whose down has a bias");
@@ -478,7 +473,7 @@ static int choose_layout(prune_layout *layout, inputs *in, dw_pool *pool, dw_err
                                  .coming = {.down = fits, .o = fits && o.stats, .bias = is_repaired() && !fits}};
     if (o.down_type && !same) options.down_type = dw_qtype_by_name(o.down_type);
     if (o.stats) options.stats = &in->stats;
-    if (is_repaired() && (check_plan(in, err) || check_repair(in, err))) return -1;
+    if (is_repaired() && (prune_check_plan(in->model, &in->plan, err) || check_repair(in, err))) return -1;
     if (make_layout(layout, in, &options, err)) return -1;
     if (!is_repaired() || o.dry_run) return 0;
     prune_layout_release(layout);

@@ -97,6 +97,9 @@ typedef struct prune_layout {
     const dw_model *source;
 } prune_layout;
 
+/* Fails for a model with an FFN in two parts, gates, or tensors that cut does not know. */
+int prune_need_cuttable(const dw_model *m, dw_err *err);
+
 /* Whether the plan has the layers and heads of the model. */
 int prune_check_plan(const dw_model *m, const kit_plan *plan, dw_err *err);
 

@@ -292,7 +292,7 @@ static int open_models(inputs *in, dw_err *err) {
         lineage_check_texts_of_model(dw_model_gguf(in->model), dw_model_gguf(in->teacher), err) ||
         check_vocabularies(in, err))
         return -1;
-    if (dw_model_is_gated(in->model)) return dw_fail(err, "'%s' is gated; heal the model before gate", o.model);
+    if (dw_model_need_ungated(in->model, "heal", err)) return -1;
     if (dw_model_is_gated(in->teacher))
         return dw_fail(err, "'%s' is gated; the teacher must be the original", o.teacher);
     kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);

@@ -395,9 +395,6 @@ static int place_tensor(prune_layout *o, prune_tensor *t, int l, const prune_cut
     int parent_l;
     bool bias;
     const dw_tensor_row *row = dw_tensor_row_find(t->from[0]->name, &parent_l, &bias);
-    if (!row)
-        return dw_fail(err, "tensor '%s' depends on neurons in a way that cut does not know; cut first, then make it",
-                       t->from[0]->name);
     t->n_dims = bias || !row->shape[1] ? 1 : 2; // the file may say that a vector is a matrix of one row
     snprintf(t->name, sizeof t->name, "%.63s", dw_name_gguf(row, l, bias).text);
     const char rows = bias ? row->bias : row->shape[0];
@@ -480,9 +477,24 @@ void prune_layout_sizes(const prune_layout *o, kit_sizes *sizes) {
 
 /* ---- all together ------------------------------------------------------------------------------------------------ */
 
+int prune_need_cuttable(const dw_model *m, dw_err *err) {
+    if (dw_model_need_whole_ffn(m, err) || dw_model_need_ungated(m, "cut", err)) return -1;
+    for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
+        const char *name = dw_gguf_tensor(m->gguf, i)->name;
+        int layer;
+        bool bias;
+        if (!dw_tensor_row_find(name, &layer, &bias))
+            return dw_fail(err,
+                           "'%s' cannot be cut: its tensor '%s' may depend on neurons in a way that cut does not "
+                           "know; cut the model that it was made from",
+                           dw_gguf_path(m->gguf), name);
+    }
+    return 0;
+}
+
 static int init(prune_layout *o, const kit_plan *plan, const prune_cut_options *options, dw_err *err) {
+    if (prune_need_cuttable(o->parent, err)) return -1;
     if (prune_check_plan(o->parent, plan, err)) return -1;
-    if (dw_model_need_whole_ffn(o->parent, err)) return -1;
     if (options->source && dw_model_check_source(o->parent, options->source, err)) return -1;
     if (choose_widths(o, plan, options, err)) return -1;
     count_heads(o, plan);

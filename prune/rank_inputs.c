@@ -3,6 +3,7 @@
 #include "kit/lineage.h"
 #include "kit/talk.h"
 #include "model/model.h"
+#include "prune/cutting.h"
 #include "prune/heads.h"
 #include "prune/rank.h"
 
@@ -32,7 +33,7 @@ size_t rank_lineage_bytes(const rank_inputs *in) {
 
 int rank_open_inputs(rank_inputs *in, const rank_options *o, dw_pool *pool, dw_err *err) {
     *in = (rank_inputs){.o = o, .model = dw_model_open(o->model, err)};
-    if (!in->model || dw_model_need_whole_ffn(in->model, err)) return -1;
+    if (!in->model || prune_need_cuttable(in->model, err)) return -1;
     in->hp = dw_model_hparams(in->model);
     kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     if (read_stats(in, err)) return -1;

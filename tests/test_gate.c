@@ -757,6 +757,17 @@ static void dry_run(void) {
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
+static void cuts_no_gated(const char *gated, const char *plan) {
+    char words[1024];
+    snprintf(words, sizeof words, "'%s' is gated; cut the model before gate\n", gated);
+    CHECK(test_run("deadwood-rank -m %s --metric weight --rate 0.25 -o %s", gated, file("no.tsv")) == 1 &&
+              strstr(test_run_output(), words) && access(file("no.tsv"), F_OK),
+          "%s", test_run_output());
+    CHECK(test_run("deadwood-cut -m %s -p %s -o %s", gated, plan, file("no.gguf")) == 1 &&
+              strstr(test_run_output(), words) && access(file("no.gguf"), F_OK),
+          "%s", test_run_output());
+}
+
 static void refusals(void) {
     char options[512];
     const char *model = synth("tiny-qwen2", "F16"), *other = synth("tiny-llama", "F32"),
@@ -764,6 +775,8 @@ static void refusals(void) {
     refused(model, stats_of(other), wanted, "was collected from another model");
     CHECK(!predict_rule_fits(predict_rule_find("cats"), 32) && predict_rule_fits(predict_rule_find("group-max"), 64));
     refused(gate(model, wanted), stats_of(model), wanted, "is gated already");
+    RUN("deadwood-rank -q -m %s -o %s --metric weight --rate 0.25 --multiple 32", model, file("whole.tsv"));
+    cuts_no_gated(gate(model, wanted), file("whole.tsv"));
     snprintf(options, sizeof options, "%s --source %s", wanted, other);
     refused(model, stats_of(model), options, "leave out --source");
     refused(synth("mini", "Q8_0"), stats_of(synth("mini", "Q8_0")), options, "the source has 4 layers");

@@ -57,6 +57,11 @@ int dw_model_need_whole_ffn(const dw_model *m, dw_err *err) {
                         "give the model that it was made from", dw_gguf_path(m->gguf));
 }
 
+int dw_model_need_ungated(const dw_model *m, const char *verb, dw_err *err) {
+    if (!dw_model_is_gated(m)) return 0;
+    return dw_fail(err, "'%s' is gated; %s the model before gate", dw_gguf_path(m->gguf), verb);
+}
+
 /* Tensors that gate and train add (formats/ffn_gated.h) do not count: ffn_down_t is a copy of ffn_down. */
 static bool is_dense_weight(const dw_tensor *t) {
     return !strstr(t->name, ".ffn_down_t.") && !strstr(t->name, ".ffn_pred_");
