@@ -1,9 +1,10 @@
 /* checkpoint.c - see checkpoint.h.  Names and keys: transformers' configurations, llama.cpp's conversion scripts. */
 #include "checkpoint.h"
 #include "formats/ffn_act.h"
-#include "text/tokenizers.h"
-#include "text/json.h"
+#include "kit/lineage.h"
 #include "kit/safetensors.h"
+#include "text/json.h"
+#include "text/tokenizers.h"
 
 #include <float.h>
 #include <jansson.h>
@@ -374,6 +375,7 @@ int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
         dw_fail_in(err, "'%s'", folder);
         goto done;
     }
+    c->had_lineage = json_object_get(config, LINEAGE_IN_CONFIG) != NULL;
     c->weights = kit_safetensors_open(folder, err);
     if (!c->weights || bind_all(c, err)) goto done;
     rc = dw_vocab_from_hf(&c->vocab, folder, (size_t)c->config.sizes.n_vocab, err);

@@ -51,6 +51,7 @@ typedef struct checkpoint {
     size_t n_tensor;
     float *rope_freqs;
     const char *folder;           // borrowed
+    bool had_lineage;             // cut wrote this folder, or one that it was made from
 } checkpoint;
 
 /* Reads config.json and the vocabulary, maps the weights and binds them to tensors.  folder is borrowed.  After a

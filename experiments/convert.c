@@ -154,9 +154,20 @@ static int add_input(lineage *l, const char *folder, const char *file, bool opti
     return rc;
 }
 
+/* Of a folder that cut has written.  Another program that wrote the weights may have trained them. */
+static int take_lineage(lineage *l, const checkpoint *c, dw_err *err) {
+    const char *file = kit_safetensors_file(c->weights, 0), *json = kit_safetensors_metadata(c->weights, LINEAGE_KEY);
+    if (!json && !c->had_lineage) return 0;
+    if (json) return lineage_from_json(l, json, err) ? dw_fail_in(err, "'%s/%s'", c->folder, file) : 0;
+    warn("'%s' was made by cut, but its weights have lost their lineage (another program wrote them, or it was too "
+         "long); which texts they have seen is unknown",
+         c->folder);
+    return lineage_unnamed_data(l, file, err);
+}
+
 static int stamp(const checkpoint *c, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, NULL, err);
-    int rc = l ? 0 : -1;
+    int rc = l ? take_lineage(l, c, err) : -1;
     static const char *const optional[] = {"config.json",
                                            "tokenizer.json",
                                            "tokenizer.model",

@@ -1,5 +1,6 @@
 /* hf.c - writes a checkpoint folder beside a cut model. */
 #include "prune/hf.h"
+#include "kit/lineage.h"
 #include "kit/safetensors.h"
 #include "prune/scores.h"
 #include "text/json.h"
@@ -142,11 +143,19 @@ static int write_matrix(kit_st_writer *w, const dw_tensor *t, size_t D, dw_err *
     return rc;
 }
 
+static int put_lineage(kit_st_writer *w, const dw_gguf *g, dw_err *err) {
+    dw_err own = {0};
+    char *text = lineage_to_json(g, &own);
+    if (text) kit_st_set_metadata(w, LINEAGE_KEY, text);
+    free(text);
+    return own.text[0] ? dw_fail(err, "%s", own.text) : 0;
+}
+
 static int write_weights(const dw_model *m, const char *path, dw_err *err) {
     const dw_gguf *g = m->gguf;
     kit_st_dtype matrices, *dtype = dw_alloc(dw_gguf_n_tensors(g), sizeof *dtype, "types of tensors", err);
     kit_st_writer *w = dtype ? kit_st_writer_new(path, err) : NULL;
-    int rc = w ? 0 : -1;
+    int rc = w ? put_lineage(w, g, err) : -1;
     kit_st_dtype_of(m->net.token_embd.type, &matrices);
     for (size_t i = 0; i < dw_gguf_n_tensors(g) && !rc; i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
@@ -197,7 +206,8 @@ static int write_config(const dw_model *m, const kit_plan *plan, const char *fro
         char *text = NULL;
         const bool has_act = m->net.act == m->arch->act ||
                              !json_object_set_new(config, "hidden_act", json_string(dw_act_hf_name(m->net.act)));
-        if (has_act && !json_object_set_new(config, dw_keys[DW_KEY_N_FF].config, json_integer(hp->n_ff[0])) &&
+        if (has_act && !json_object_set_new(config, LINEAGE_IN_CONFIG, json_string("model.safetensors")) &&
+            !json_object_set_new(config, dw_keys[DW_KEY_N_FF].config, json_integer(hp->n_ff[0])) &&
             !json_object_set_new(config, dw_keys[DW_KEY_N_LAYER].config, json_integer(hp->n_layer)))
             text = json_dumps(config, JSON_INDENT(2));
         rc = text ? prune_write_whole(to, text, strlen(text), err) : dw_fail(err, "out of memory: config.json");

@@ -1,9 +1,10 @@
 /* hf.h - a cut model as a checkpoint folder for transformers.
  *
  * The folder that the model came from has what a GGUF file does not keep.  Its config.json is copied with the new width
- * and number of layers, and the tokenizer's files as they are.  Matrices have 16 or 32 bits.  Rows of q and k that
- * convert permuted for rope get their order in transformers back.  Vectors take the type of the matrices where that
- * changes no value.  All layers must have one width, because transformers has no other models. */
+ * and number of layers, and the tokenizer's files as they are.  The weights carry the lineage (kit/lineage.h).
+ * Matrices have 16 or 32 bits.  Rows of q and k that convert permuted for rope get their order in transformers back.
+ * Vectors take the type of the matrices where that changes no value.  All layers must have one width, because
+ * transformers has no other models. */
 #ifndef PRUNE_HF_H
 #define PRUNE_HF_H
 

@@ -574,6 +574,21 @@ static void lineage(void) {
 
 /* ---- checkpoint folders ------------------------------------------------------------------------------------------ */
 
+/* The folder was repaired with a text, and again is what convert made of it. */
+static void keeps_lineage(const char *folder, const char *again) {
+    static const char score[] = "deadwood-score -m %s -f experiments/texts/calib/english-1.txt -c 64 --windows 1 "
+                                "--no-speed --json";
+    CHECK(!test_run("deadwood-inspect %s --lineage", again) &&
+              strstr(test_run_output(), "deadwood cut -o repaired.gguf "),
+          "%s", test_run_output());
+    CHECK(!test_run(score, again) && strstr(test_run_output(), "has seen the text"), "%s", test_run_output());
+    const char *lost = test_file("lost.gguf");
+    REQUIRE(!test_run("LC_ALL=C sed -i s/deadwood.lineage/another-key-here/ %s/model.safetensors", folder));
+    CHECK(!test_run("deadwood-convert %s -o %s", folder, lost) && strstr(test_run_output(), "have lost their lineage"),
+          "%s", test_run_output());
+    CHECK(!test_run(score, lost) && strstr(test_run_output(), "\"leak\":null"), "%s", test_run_output());
+}
+
 /* Tensors of the folder that is written when nothing is cut are those of the folder that the model came from. */
 static void check_folder(const char *checkpoint) {
     const char *m = test_file("from.gguf"), *out = test_file("folder"), *again = test_file("again.gguf");
@@ -605,6 +620,7 @@ static void check_folder(const char *checkpoint) {
     small = cut(m, write_plan("plan.tsv", m, "3-20,40-43"), "repaired.gguf", options);
     REQUIRE(!test_run("deadwood-convert %s -o %s -q", out, again), "%s", test_run_output());
     same_file(small, again, "a repaired model through its checkpoint folder");
+    keeps_lineage(out, again);
     options[n] = 0;
     refused(m, write_plan("plan.tsv", m, "3-20,40-43"), options, "exists; --hf writes a new folder");
 }

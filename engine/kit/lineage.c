@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK = 16, LEAK_BLOCKS = 3, MAX_STEPS = 1024, MAX_TAKEN = 16 << 20 };
+enum { BLOCK = 16, LEAK_BLOCKS = 3, MAX_STEPS = 1024, MAX_TAKEN = 16 << 20, MAX_JSON = 8 << 20 };
 
-static const char key[] = "deadwood.lineage";
+static const char key[] = LINEAGE_KEY;
 
 struct lineage {
     json_t *steps;                 // steps of the parent, as strings
@@ -31,6 +31,17 @@ static json_t *base_name_json(const char *path) {
 
 static int fail_memory(dw_err *err) { return dw_fail(err, "out of memory: the lineage"); }
 
+/* The text of *n bytes; free().  json_dumps() loses parts of it when an allocation fails; writing into a buffer
+ * allocates nothing. */
+static char *dump(const json_t *j, size_t flags, size_t *n, dw_err *err) {
+    *n = json_dumpb(j, NULL, 0, flags);
+    char *text = dw_alloc(*n + 1, 1, "the lineage", err);
+    if (!text || (*n && json_dumpb(j, text, *n, flags) == *n)) return text;
+    free(text);
+    fail_memory(err);
+    return NULL;
+}
+
 /* ---- reading ---------------------------------------------------------------------------------------------- */
 
 /* Returns 1 and *steps; 0 if the file has no steps. */
@@ -42,14 +53,17 @@ static int find_steps(const dw_gguf *g, const dw_kv **steps, dw_err *err) {
     return (*steps)->count > 0;
 }
 
-static json_t *parse_step(const dw_kv *steps, size_t i, dw_err *err) {
-    const dw_str s = steps->str[i];
-    json_t *step = dw_json_parse(s.ptr, s.len, DW_JSON_TREE, key, err);
+static json_t *parse_text(const char *text, size_t len, size_t i, dw_err *err) {
+    json_t *step = dw_json_parse(text, len, DW_JSON_TREE, key, err);
     if (step && json_is_string(json_object_get(step, "tool")) && json_is_array(json_object_get(step, "args")))
         return step;
     json_decref(step);
     dw_fail(err, "%s: step %zu is not an object with tool and args", key, i + 1);
     return NULL;
+}
+
+static json_t *parse_step(const dw_kv *steps, size_t i, dw_err *err) {
+    return parse_text(steps->str[i].ptr, steps->str[i].len, i, err);
 }
 
 int lineage_check(const dw_gguf *g, dw_err *err) {
@@ -291,12 +305,8 @@ static void release_known(known *k) {
 
 /* 1: the text is new, of *n bytes; 0: it is known; -1: an error. */
 static int know_text(known *k, const json_t *text, size_t *n, dw_err *err) {
-    const size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY;
-    *n = json_dumpb(text, NULL, 0, flags);
-    char *bytes = dw_alloc(*n + 1, 1, "the lineage", err);
-    int rc = -1;
-    if (bytes)
-        rc = *n && json_dumpb(text, bytes, *n, flags) == *n ? dw_set_add(&k->texts, bytes, *n, err) : fail_memory(err);
+    char *bytes = dump(text, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY, n, err);
+    const int rc = bytes ? dw_set_add(&k->texts, bytes, *n, err) : -1;
     free(bytes);
     return rc;
 }
@@ -355,12 +365,10 @@ int lineage_check_texts_of_model(const dw_gguf *parent, const dw_gguf *g, dw_err
 
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
     const size_t n = json_array_size(l->steps);
-    /* json_dumps() loses parts of the text when an allocation fails; writing into a buffer allocates nothing. */
-    const size_t n_last = json_dumpb(l->step, NULL, 0, JSON_COMPACT);
-    char *last = dw_alloc(n_last + 1, 1, "the lineage", err);
-    dw_str *steps = dw_alloc(n + 1, sizeof *steps, "the lineage", err);
-    const bool ok = last && steps && n_last && json_dumpb(l->step, last, n_last, JSON_COMPACT) == n_last;
-    if (ok) {
+    size_t n_last;
+    char *last = dump(l->step, JSON_COMPACT, &n_last, err);
+    dw_str *steps = last ? dw_alloc(n + 1, sizeof *steps, "the lineage", err) : NULL;
+    if (steps) {
         for (size_t i = 0; i < n; i++) {
             const json_t *s = json_array_get(l->steps, i);
             steps[i] = (dw_str){json_string_value(s), json_string_length(s)};
@@ -368,9 +376,49 @@ int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
         steps[n] = (dw_str){last, n_last};
         dw_gguf_set_strs(w, key, steps, n + 1);
     }
-    const int rc = ok ? 0 : fail_memory(err);
+    const int rc = steps ? 0 : -1;
     free(steps);
     free(last);
+    return rc;
+}
+
+char *lineage_to_json(const dw_gguf *g, dw_err *err) {
+    lineage l = {.steps = json_array(), .step = json_object()};
+    char *text = NULL;
+    size_t n;
+    int rc = l.steps && l.step ? copy_steps(&l, g, err) : fail_memory(err);
+    if (!rc && (json_object_set_new(l.step, "parent", base_name_json(dw_gguf_path(g))) ||
+                json_object_set(l.step, "steps", l.steps)))
+        rc = fail_memory(err);
+    if (!rc && json_array_size(l.steps)) text = dump(l.step, JSON_COMPACT, &n, err);
+    json_decref(l.steps);
+    json_decref(l.step);
+    if (!text || n <= MAX_JSON) return text;
+    free(text);
+    return NULL;
+}
+
+static int check_steps(const json_t *steps, dw_err *err) {
+    size_t i;
+    const json_t *text;
+    if (!json_is_array(steps) || json_array_size(steps) >= MAX_STEPS)
+        return dw_fail(err, "%s: its steps are not an array of at most %d", key, MAX_STEPS - 1);
+    json_array_foreach((json_t *)(uintptr_t)steps, i, text) {
+        if (!json_is_string(text)) return dw_fail(err, "%s: step %zu is not a string", key, i + 1);
+        json_t *step = parse_text(json_string_value(text), json_string_length(text), i, err);
+        if (!step) return -1;
+        json_decref(step);
+    }
+    return 0;
+}
+
+int lineage_from_json(lineage *l, const char *json, dw_err *err) {
+    json_t *j = dw_json_parse(json, strlen(json), DW_JSON_TREE, key, err);
+    json_t *steps = json_object_get(j, "steps"), *parent = json_object_get(j, "parent");
+    int rc = !j ? -1 : json_is_string(parent) ? check_steps(steps, err) : dw_fail(err, "%s: it has no parent", key);
+    if (!rc && (json_array_extend(l->steps, steps) || json_object_set(l->step, "parent", parent)))
+        rc = fail_memory(err);
+    json_decref(j);
     return rc;
 }
 

@@ -4,7 +4,10 @@
 
 #include "kit/options.h"
 
-/* GGUF key "deadwood.lineage": an array of strings, one JSON object per step, oldest first:
+#define LINEAGE_KEY "deadwood.lineage"
+#define LINEAGE_IN_CONFIG "deadwood_lineage"
+
+/* GGUF key LINEAGE_KEY: an array of strings, one JSON object per step, oldest first:
  *   {"tool": "convert", "version": "0.1", "commit": "0123456789ab", "args": ["mini", "--type", "q8_0"],
  *    "parent": "name of the parent's file",
  *    "inputs": [{"name": .., "sha256": .., "bytes": ..}], "facts": {"rate_reached": "0.1875"},
@@ -23,7 +26,11 @@
  *
  * Of a text with more than LINEAGE_MOST_BLOCKS blocks (262,144 tokens) three neighbouring blocks in every n / 5,461
  * tokens are kept, 128 KB in all: of 10 million tokens a shared run of 1,900 is always found, a shorter one by chance.
- * Statistics, plans and traces keep the same blocks. */
+ * Statistics, plans and traces keep the same blocks.
+ *
+ * A checkpoint folder that cut writes has the lineage of the GGUF file beside it in the metadata of its weights, under
+ * the same key: {"parent": "name of the GGUF file", "steps": [step, ..]}.  Other programs that write the weights again
+ * drop it; the key LINEAGE_IN_CONFIG in config.json, which they keep, then says that there was one. */
 typedef struct lineage lineage;
 enum { LINEAGE_MOST_BLOCKS = 1 << 14 };
 
@@ -50,6 +57,10 @@ int lineage_plan_texts(lineage *l, const struct kit_plan_text *text, size_t n, d
 int lineage_texts_of_model(lineage *l, const dw_gguf *g, dw_err *err);
 /* Fails if a step after the parent could not have the texts of that model.  Call it when the files are opened. */
 int lineage_check_texts_of_model(const dw_gguf *parent, const dw_gguf *g, dw_err *err);
+/* The lineage of a file as it stands in a checkpoint folder; free().  NULL with empty err: none, or it is so long that
+ * kit_safetensors would not read it. */
+char *lineage_to_json(const dw_gguf *g, dw_err *err);
+int lineage_from_json(lineage *l, const char *json, dw_err *err); // its steps come before the new one
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 

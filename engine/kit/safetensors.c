@@ -54,6 +54,7 @@ typedef struct shard {
     kit_st_tensor *tensors; // in order of data
     size_t n_tensors;
     char *names; // storage of all names
+    json_t *metadata; // NULL: none
 } shard;
 
 struct kit_safetensors {
@@ -161,6 +162,7 @@ static int read_tensors(shard *s, json_t *header, const uint8_t *data, size_t n_
         dw_err why = {0};
         if (!strcmp(name, "__metadata__")) {
             if (check_metadata(entry, err)) return -1;
+            s->metadata = json_incref(entry);
             continue;
         }
         kit_st_tensor *t = &s->tensors[s->n_tensors++];
@@ -347,6 +349,7 @@ void kit_safetensors_close(kit_safetensors *st) {
         free(s->file);
         free(s->tensors);
         free(s->names);
+        json_decref(s->metadata);
     }
     dw_index_free(&st->by_name);
     free(st->shards);
@@ -359,6 +362,13 @@ size_t kit_safetensors_n_files(const kit_safetensors *st) { return st->n_shards;
 const char *kit_safetensors_file(const kit_safetensors *st, size_t i) {
     const char *slash = strrchr(st->shards[i].file, '/');
     return slash ? slash + 1 : st->shards[i].file;
+}
+
+const char *kit_safetensors_metadata(const kit_safetensors *st, const char *key) {
+    const char *value = NULL;
+    for (size_t i = 0; i < st->n_shards && !value; i++)
+        value = json_string_value(json_object_get(st->shards[i].metadata, key));
+    return value;
 }
 
 size_t kit_safetensors_count(const kit_safetensors *st) { return st->n_tensors; }

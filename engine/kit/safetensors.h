@@ -39,6 +39,7 @@ kit_safetensors *kit_safetensors_open(const char *path, dw_err *err);
 void kit_safetensors_close(kit_safetensors *st);
 size_t kit_safetensors_n_files(const kit_safetensors *st);
 const char *kit_safetensors_file(const kit_safetensors *st, size_t i); // its name inside the folder
+const char *kit_safetensors_metadata(const kit_safetensors *st, const char *key); // of any file; NULL: absent
 size_t kit_safetensors_count(const kit_safetensors *st);
 const kit_st_tensor *kit_safetensors_tensor(const kit_safetensors *st, size_t i);
 const kit_st_tensor *kit_safetensors_find(const kit_safetensors *st, const char *name); // NULL: absent
@@ -47,6 +48,7 @@ const kit_st_tensor *kit_safetensors_find(const kit_safetensors *st, const char 
  * The writer does not check names and shapes; dtype must not be KIT_ST_OTHER. */
 typedef struct kit_st_writer kit_st_writer;
 kit_st_writer *kit_st_writer_new(const char *path, dw_err *err);
+void kit_st_set_metadata(kit_st_writer *w, const char *key, const char *value);
 void kit_st_add_tensor(kit_st_writer *w, const char *name, kit_st_dtype dtype, int n_dims, const size_t *shape);
 int kit_st_begin(kit_st_writer *w, dw_err *err);
 int kit_st_write(kit_st_writer *w, const void *data, size_t n_bytes, dw_err *err); // pieces of any size

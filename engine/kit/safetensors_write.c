@@ -34,6 +34,11 @@ void kit_st_writer_free(kit_st_writer *w) {
     free(w);
 }
 
+void kit_st_set_metadata(kit_st_writer *w, const char *key, const char *value) {
+    if (json_object_set_new(json_object_get(w->header, "__metadata__"), key, json_string(value)))
+        dw_fail(&w->err, "out of memory: a safetensors header");
+}
+
 void kit_st_add_tensor(kit_st_writer *w, const char *name, kit_st_dtype dtype, int n_dims, const size_t *shape) {
     json_t *dims = json_array();
     size_t n = kit_st_dtypes[dtype].n_bits / 8, end;
