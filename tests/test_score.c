@@ -890,6 +890,37 @@ static void leak_after(const char *step, bool imatrix, const char *expected) {
     "{\"name\": \"c.txt\", \"sha256\": \"00\", \"tokens\": 64, \"blocks\": \"01234567012345670123456701234567\"}"
 #define IMPORTED "{\"name\": \"x.imatrix\", \"sha256\": \"00\", \"tokens\": 4096, \"blocks\": \"\"}"
 
+/* A base that has seen a text is a leak, too; it is said once where the base is one of the models. */
+static void leaks_of_the_base(void) {
+    char hex[65], step[512];
+    dw_err err = {0};
+    const char *m = model("m.gguf", "tiny-llama", DW_F16, 1), *t = text_file("t.txt", 700, 1),
+               *u = text_file("u.txt", 700, 2);
+    REQUIRE(!dw_sha256_file(t, hex, &err));
+    snprintf(step, sizeof step,
+             "{\"tool\": \"cut\", \"version\": \"0.1\", \"args\": [], \"inputs\": [], \"texts\": "
+             "[{\"name\": \"calib.txt\", \"sha256\": \"%s\", \"tokens\": 9, \"blocks\": \"\"}]}",
+             hex);
+    const char *leaky = changed(m, "leaky.gguf", (change){.lineage = step}),
+               *own = changed(m, "own.gguf", (change){.lineage = STEP("requant", "\"--type\", \"F16\"", "", "")}),
+               *unnamed = changed(m, "unnamed.gguf",
+                                  (change){.lineage = STEP("gate", "\"--stats\", \"s.h5\"", "", "")}),
+               *seen = "calibration text 'calib.txt' of step cut has the same hash";
+    char of_base[100];
+    snprintf(of_base, sizeof of_base, "of the base: %s", seen);
+    json_t *rows = SCORE("-m %s %s --base %s -f %s %s -c 64 --no-speed", own, leaky, leaky, t, u),
+           *unknown = SCORE("-m %s --base %s -f %s -c 64 --no-speed", own, unnamed, t);
+    CHECK(says(rows, 0, "leak", of_base) && says(rows, 1, "leak", "no") && says(rows, 2, "leak", of_base));
+    CHECK(says(rows, 3, "leak", seen) && says(rows, 4, "leak", "no") && says(rows, 5, "leak", seen));
+    CHECK(json_is_null(cell(unknown, 0, "leak")));
+    json_decref(rows);
+    json_decref(unknown);
+    CHECK(!test_run("deadwood-score -m %s --base %s -f %s -c 64 --no-speed 2>&1 | grep -c 'has seen the text'", leaky,
+                    leaky, t) &&
+              !strcmp(test_run_output(), "1\n"),
+          "%s", test_run_output());
+}
+
 static void rule_of_predictors(void) {
     const char *m = model("m.gguf", "tiny-llama", DW_F16, 1), *t = text_file("t.txt", 700, 1),
                *path = changed(m, "step.gguf", (change){.lineage = STEP("train", "\"--activity\", \"0.5\"", "", "")});
@@ -1037,6 +1068,7 @@ static const test_case cases[] = {
     {"the table and the objects say the same, with memory and speed", rows_and_objects},
     {"after train the rule is that predictors decide", rule_of_predictors},
     {"a calibration text in the lineage is reported as a leak, with what was done", leaks},
+    {"a text that the base has seen is a leak, too", leaks_of_the_base},
     {"leak is unknown as soon as a step learnt from data that it does not name", unnamed_data},
     {"a row holds the hashes of base and texts, types, windows, half widths of intervals and the spread between texts",
      provenance},

@@ -374,7 +374,7 @@ static int print_leaks(FILE *out, const exp_sheet *s, dw_err *err) {
     }
     if (!rc && v.n) rc = exp_text_begin(&t, err);
     if (!rc && v.n) {
-        print_values(t.out, "leak: the model was made with a text that it is scored on:", &v);
+        print_values(t.out, "leak: the model or its base was made with a text that it is scored on:", &v);
         char *text = exp_text_end(&t, 0, err);
         if (text) print_paragraph(out, text);
         rc = text ? 0 : -1;

@@ -14,7 +14,7 @@ bool exp_verdict(char text[EXP_VERDICT], const exp_sheet *s, const exp_line *lin
 bool exp_is_disturbed(const exp_rows *r, const exp_line *line);
 /* The divergence is a lower bound: the base was a stored one. */
 bool exp_is_bound(const exp_rows *r, const exp_line *line);
-/* Some row's model was made with a text that it is scored on. */
+/* Some row's model, or its base, was made with a text that it is scored on. */
 bool exp_has_leak(const exp_rows *r, const exp_line *line);
 
 /* A copy of at most size - 1 bytes; a longer text is cut to whole characters and ends in "…".  size > 3. */

@@ -36,15 +36,22 @@ static int tokenize(score_entrant *c, const score_run *r, dw_err *err) {
     return 0;
 }
 
+static int find_leaks(score_entrant *c, const score_run *r, dw_err *err) {
+    dw_err own = {0};
+    c->leak = dw_alloc((size_t)r->n_texts, sizeof *c->leak, "texts", err);
+    if (!c->leak || lineage_learnt_unnamed(dw_model_gguf(c->model), &c->learnt_unnamed, err)) return -1;
+    for (int t = 0; t < r->n_texts && !own.text[0]; t++)
+        c->leak[t] = lineage_leak(dw_model_gguf(c->model), r->texts[t].sha256, c->ids[t], c->n_ids[t], &own);
+    return own.text[0] ? dw_fail(err, "%s", own.text) : 0;
+}
+
 static int open_live(score_entrant *c, const score_run *r, dw_err *err) {
     struct stat st;
     const bool is_folder = !stat(c->path, &st) && S_ISDIR(st.st_mode); // dw_model_open says what to do with it
     if (!is_folder && !dw_is_gguf(c->path))
         return dw_fail(err, "'%s' is neither a model (GGUF) nor stored predictions", c->path);
     c->model = dw_model_open(c->path, err);
-    if (!c->model || lineage_check(dw_model_gguf(c->model), err) ||
-        lineage_learnt_unnamed(dw_model_gguf(c->model), &c->learnt_unnamed, err))
-        return -1;
+    if (!c->model || lineage_check(dw_model_gguf(c->model), err)) return -1;
     kit_sha256_gguf(dw_model_gguf(c->model), c->sha256);
     c->tok = dw_tokenizer_open(dw_model_gguf(c->model), err);
     if (!c->tok) return dw_fail_in(err, "'%s'", c->path);
@@ -54,7 +61,7 @@ static int open_live(score_entrant *c, const score_run *r, dw_err *err) {
     const size_t n_layer = (size_t)dw_model_hparams(c->model)->n_layer;
     c->n_open = dw_alloc(n_layer, sizeof *c->n_open, "layers", err);
     c->n_seen = dw_alloc(n_layer, sizeof *c->n_seen, "layers", err);
-    return c->n_open && c->n_seen ? tokenize(c, r, err) : -1;
+    return c->n_open && c->n_seen && !tokenize(c, r, err) ? find_leaks(c, r, err) : -1;
 }
 
 static int open_entrant(score_entrant *c, const char *path, const score_run *r, dw_err *err) {
@@ -84,6 +91,8 @@ void score_close_entrant(score_entrant *c, int n_texts) {
     for (int t = 0; c->ids && t < n_texts; t++) free(c->ids[t]);
     free(c->ids);
     free(c->n_ids);
+    for (int t = 0; c->leak && t < n_texts; t++) free(c->leak[t]);
+    free(c->leak);
     free(c->result);
     free(c->nll);
     free(c->kl);
@@ -166,15 +175,23 @@ static int check_same_ids(const score_entrant *c, const score_entrant *base, con
     return 0;
 }
 
-/* Positions that a model was not trained on are predicted badly.  Said once, where the base is one of the models, too. */
-static void warn_of_context(const score_run *r, int i) {
-    const score_entrant *c = &r->all[i];
-    if (!c->model) return;
+/* Whether an entrant before it is the same model: the base may be one of the models. */
+static bool is_again(const score_run *r, int i) {
+    for (int k = 0; k < i; k++)
+        if (!strcmp(r->all[k].sha256, r->all[i].sha256)) return true;
+    return false;
+}
+
+static void warn_of_leaks(const score_entrant *c, const score_run *r) {
+    for (int t = 0; t < r->n_texts; t++)
+        if (c->leak[t]) warn("'%s' has seen the text '%s': %s", c->path, r->texts[t].path, c->leak[t]);
+}
+
+/* Positions that a model was not trained on are predicted badly. */
+static void warn_of_context(const score_entrant *c, const score_run *r) {
     const int n_ctx_train = dw_model_hparams(c->model)->n_ctx_train;
     int deepest = 0;
     for (int d = 0; d < r->n_depths; d++) deepest = r->depth[d] > deepest ? r->depth[d] : deepest;
-    for (int k = 0; k < i; k++)
-        if (!strcmp(r->all[k].sha256, c->sha256)) return;
     if (!r->o->speed_only && r->o->n_ctx > n_ctx_train)
         warn("'%s' was trained on %d positions, windows have %d", c->path, n_ctx_train, r->o->n_ctx);
     if (deepest > n_ctx_train)
@@ -198,7 +215,9 @@ int score_open_all(score_run *r, dw_err *err) {
     for (int i = 0; i < n; i++) {
         if (open_entrant(&r->all[i], i < r->n_models ? r->o->models.item[i] : r->o->base, r, err)) return -1;
         if (r->all[i].stored && check_stored(&r->all[i], r, err)) return -1;
-        warn_of_context(r, i);
+        if (!r->all[i].model || is_again(r, i)) continue;
+        warn_of_context(&r->all[i], r);
+        warn_of_leaks(&r->all[i], r);
     }
     for (int i = 0; i < r->n_models && r->base; i++)
         if (check_same_ids(&r->all[i], r->base, r, err)) return -1;

@@ -11,15 +11,32 @@
 
 /* ---- a text ----------------------------------------------------------------------------------------------- */
 
-static int fill_leak(exp_result *res, const score_entrant *c, const score_file *tx, int t, dw_err *err) {
-    if (!c->model || !dw_gguf_find(dw_model_gguf(c->model), "deadwood.lineage")) return 0;
-    dw_err own = {0};
-    char *why = lineage_leak(dw_model_gguf(c->model), tx->sha256, c->ids[t], c->n_ids[t], &own);
-    if (own.text[0]) return dw_fail(err, "%s", own.text);
-    if (why || !c->learnt_unnamed) snprintf(res->leak, sizeof res->leak, "%s", why ? why : "no");
-    if (why) warn("'%s' has seen the text '%s': %s", c->path, tx->path, why);
-    free(why);
-    return 0;
+/* Adds a leak to those that are known, once; a list that is too long ends in "others". */
+static void add_leak(exp_result *res, const char *leak) {
+    static const char others[] = "; others";
+    const size_t n = strlen(res->leak), last = sizeof res->leak - sizeof others; // that "others" can begin at
+    if (!n || !strcmp(res->leak, "no"))
+        snprintf(res->leak, sizeof res->leak, "%s", leak);
+    else if (strstr(res->leak, leak) || strstr(res->leak, others))
+        return;
+    else if (n + 2 + strlen(leak) < last)
+        snprintf(res->leak + n, sizeof res->leak - n, "; %s", leak);
+    else
+        memcpy(res->leak + (n < last ? n : last), others, sizeof others);
+}
+
+/* Beside a base that has seen the text a model looks worse than it is.  What a base without lineage has seen is
+ * unknown, as it is of the parents of any model; only what is known of a base counts. */
+static void fill_leak(exp_result *res, const score_entrant *c, const score_entrant *base, int t) {
+    char of_base[sizeof res->leak];
+    if (!c->model) return;
+    const bool has_lineage = dw_gguf_find(dw_model_gguf(c->model), LINEAGE_KEY) != NULL;
+    if (has_lineage && !c->learnt_unnamed && !(base && base->learnt_unnamed))
+        snprintf(res->leak, sizeof res->leak, "no");
+    if (c->leak[t]) add_leak(res, c->leak[t]);
+    if (!base || !base->model || !base->leak[t] || !strcmp(base->sha256, c->sha256)) return;
+    snprintf(of_base, sizeof of_base, "of the base: %s", base->leak[t]);
+    add_leak(res, of_base);
 }
 
 static void fill_quality(exp_result *q, measure_mean nll, const measure_paired *paired, const measure_mean *kl,
@@ -113,7 +130,8 @@ int score_fill_text(score_entrant *c, const score_run *r, int t, const measure_w
     }
     fill_quality(res, c->nll[t], base ? &c->paired[t] : NULL, m->kl ? &c->kl[t] : NULL, &c->agree[t]);
     fill_coverage(res, c);
-    return fill_leak(res, c, &r->texts[t], t, err);
+    fill_leak(res, c, r->base, t);
+    return 0;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------- */
@@ -194,16 +212,6 @@ int score_begin_rows(score_entrant *c, const score_run *r, dw_err *err) {
     for (int d = 1; d < r->n_depths; d++) *c->result[score_n_rows(r) + d - 1].role = 0;
     if (!r->o->speed_only) name_texts(c, r);
     return r->o->speed_only || r->n_texts < 2 ? 0 : name_mean(c, r, err);
-}
-
-/* A leak of one text into the row of all texts, once; a list that is too long ends in "others". */
-static void add_leak(exp_result *all, const char *leak) {
-    static const char others[] = "; others";
-    const size_t n = strlen(all->leak), last = sizeof all->leak - sizeof others; // that "others" can begin at
-    if (!n || !strcmp(all->leak, "no")) snprintf(all->leak, sizeof all->leak, "%s", leak);
-    else if (strstr(all->leak, leak) || strstr(all->leak, others)) return;
-    else if (n + 2 + strlen(leak) < last) snprintf(all->leak + n, sizeof all->leak - n, "; %s", leak);
-    else memcpy(all->leak + (n < last ? n : last), others, sizeof others);
 }
 
 /* The row of all texts: means of logarithms, so perplexity is the geometric mean; quantiles have no such mean. */

@@ -51,6 +51,7 @@ typedef struct score_entrant { // a model with its ids of every text
     exp_speed speed[EXP_SPEED_MAX_DEPTHS];
     double repeats;     // NaN: stored predictions
     double *n_open, *n_seen; // n_layer: neurons that counted in all texts, and all of them; of gated models
+    char **leak;             // n_texts: why the model has seen that text; NULL: its lineage does not say so
     bool learnt_unnamed;     // from data that no text can be compared with
     measure_mean *nll, *kl, *agree, *ratio; // n_texts
     measure_paired *paired;
