@@ -82,7 +82,7 @@ const exp_column exp_columns[] = {
     {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
     {"rule", AT(rule), 0, "rule that selects neurons at run time; predictors: what train made decides"},
     {"activity", AT(activity), 0, "fraction to be computed at run time; planted by --inject where that is given"},
-    {"tokens_trained", AT(tokens_trained), 0, "tokens of the texts that training saw"},
+    {"tokens_trained", AT(tokens_trained), 0, "tokens learnt from: by heal in all its steps, by train without those that choose or are held out; for models of an older train all tokens of its texts"},
     {"base_ppl", AT(base_ppl), 8, "perplexity of the base on the same tokens: the dense value"},
     {"base_repeats", AT(base_repeats), 4, "repeats of the base; unknown where its predictions were stored"},
     {"ln_ratio_se_blocks", AT(ln_ratio_se_blocks), 4, "standard error of ln_ratio by bootstrap over runs of windows; unknown for fewer than ten runs"},
@@ -312,7 +312,7 @@ static const char *value_of(const json_t *args, size_t i, const char *option) {
     return arg[n] == '=' ? arg + n + 1 : arg[n] ? NULL : json_string_value(json_array_get(args, i + 1));
 }
 
-/* Tokens of the texts of a step. */
+/* Tokens of the texts of a step: what is known of a train that does not say how many it learnt from. */
 static json_int_t step_tokens(const json_t *step) {
     json_int_t n = 0;
     const json_t *texts = json_object_get(step, "texts");

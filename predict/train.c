@@ -406,8 +406,11 @@ static bool is_predictor(const char *tensor) { return strstr(tensor, ".ffn_pred_
 
 static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->model), err);
+    char tokens[32];
+    snprintf(tokens, sizeof tokens, "%zu", predict_examples_count(&r->t, PREDICT_EXAMPLES_TRAIN));
     int rc = l ? lineage_input_hashed(l, o.model, r->model_sha256, err) : -1;
     if (!rc) rc = lineage_input_hashed(l, o.traces, r->traces_sha256, err);
+    if (!rc) rc = lineage_fact(l, "tokens_trained", tokens, err);
     if (!rc) rc = lineage_texts(l, r->t.text, r->t.n_text, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);

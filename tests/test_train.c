@@ -630,6 +630,19 @@ static void one_file(void) {
     dw_gguf_close(parent), dw_gguf_close(child);
 }
 
+/* A row counts the tokens that train says it trains on, not those that choose or are held out. */
+static void tokens_in_rows(void) {
+    size_t n = 0;
+    char cell[64];
+    RUN("deadwood-train -m %s -x %s -o %s --epochs 1 --rank 16", gated(), traced(), test_file("counted.gguf"));
+    const char *said = strstr(test_run_output(), "rank 16, ");
+    REQUIRE(said && sscanf(said, "rank 16, %zu tokens train", &n) == 1 && n > 0 && n < 2048, "%s", test_run_output());
+    snprintf(cell, sizeof cell, "\"tokens_trained\":\"%zu\"", n);
+    RUN("deadwood-score -q -m %s -f %s -c 64 --windows 1 --no-speed --json", test_file("counted.gguf"),
+        planted_text("one.txt", 3000, 1));
+    CHECK(strstr(test_run_output(), cell), "%s: %s", cell, test_run_output());
+}
+
 static void killed(void) {
     const char *out = test_file("k.gguf");
     char command[1024];
@@ -849,6 +862,7 @@ static const test_case cases[] = {
     {"a gate that opens nothing, and shares of nothing, are refused in one line", nothing_to_learn},
     {"a gain is paired by token, and its error is clustered by window", gains},
     {"train writes the same file with any threads, and keeps every tensor of its parent", one_file},
+    {"a row counts the tokens that trained, not those that choose or are held out", tokens_in_rows},
     {"train goes on where it was killed and writes the same file and report", killed},
     {"train leaves no file when it is interrupted before a layer is finished", interrupted_early},
     {"train refuses what another run has finished", other_run},
