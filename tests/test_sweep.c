@@ -1355,6 +1355,28 @@ static void kept_models(void) {
     CHECK(!sweep("kept.grid", "none", "") && begun() == n, "what was deleted and scored is not made again");
     CHECK(!sweep("kept.grid", "all", "") && n_models("all") == 3 && begun() == n,
           "what need not stay goes later, too: %s", test_run_output());
+    CHECK(!sweep("kept.grid", "all", "") && !strstr(test_run_output(), "are gone"),
+          "what went for its verdict is not missed: %s", test_run_output());
+}
+
+static void gone_models(void) {
+    set_up();
+    write_text(file("gone.grid"), HEAD "row = 'ln=0.1 bytes=10' 'ln=0.2 bytes=20' 'ln=0.3 bytes=9'\n"
+                                       "dense : stub make -o $out.gguf\n"
+                                       "cut : stub $dense $row -o $out.gguf\n"
+                                       "score : stub rows $cut $dense $row -o $rows\n");
+    CHECK(!sweep("gone.grid", "gone", "--keep none") && n_models("gone") == 0);
+    CHECK(!sweep("gone.grid", "gone", "--keep none") && !strstr(test_run_output(), "are gone"), "%s",
+          test_run_output());
+    const char *const ways[][2] = {{"", "3 models that --keep best keeps are gone, such as '"},
+                                   {"--keep all", "4 models that --keep all keeps are gone, such as '"},
+                                   {"--keep all --dry-run", "4 models that --keep all keeps are gone, such as '"}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        CHECK(!sweep("gone.grid", "gone", ways[i][0]) && strstr(test_run_output(), ways[i][1]), "%s: %s", ways[i][0],
+              test_run_output());
+    CHECK(!test_run("rm %s/score-*.tsv", file("gone")) && !sweep("gone.grid", "gone", "--keep all") &&
+              !strstr(test_run_output(), "are gone") && n_models("gone") == 4,
+          "without their rows they are made again: %s", test_run_output());
 }
 
 /* One step tells of two models. */
@@ -1441,6 +1463,7 @@ static const test_case cases[] = {
     {"a row of speed that no other row uses stays", speeds_not_used},
     {"a variable that is called as a measure fills no column of measures", variables_in_columns},
     {"models go when they are scored, as --keep says, and are not made again", kept_models},
+    {"a run that keeps models which an earlier one removed says so, and how to have them", gone_models},
     {"of two models in one step each stays or goes by its own verdict", kept_each},
     {"so does one whose name is longer than a row holds", kept_long_name},
     {0}};

@@ -145,6 +145,7 @@ static int find_work(sweep *s, dw_err *err) {
     if (!o.dry_run && folder_clean(s, err)) return -1;
     if (tasks_find(s, err) || (!o.dry_run && folder_bury(s, err))) return -1;
     tasks_estimate(s);
+    tasks_warn_of_gone(s);
     return 0;
 }
 

@@ -121,6 +121,7 @@ void tasks_estimate(sweep *s);         // what every job that is still to run wi
 void tasks_want(sweep *s, size_t i);   // a model that was removed is needed again
 void tasks_settle(sweep *s, size_t i); // a job has an end: those that it reads are read once less
 void tasks_remove_models(sweep *s);    // that --keep does not keep
+void tasks_warn_of_gone(const sweep *s); // models that --keep keeps and an earlier run removed
 int tasks_take_rows(sweep *s, size_t i, dw_err *err);
 int tasks_table(sweep *s, judge_counts *counts, dw_err *err); // writes rows.tsv
 

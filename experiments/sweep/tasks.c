@@ -242,12 +242,31 @@ static bool is_best(const sweep *s, size_t i) {
     return false;
 }
 
+/* Whether --keep says that a job's model stays when it is scored. */
+static bool stays(const sweep *s, size_t i) { return !s->keep->none && (!s->keep->best || is_best(s, i)); }
+
+static bool is_scored_model(const sweep *s, size_t i) {
+    return s->task[i].scored && is_model(&job_of(s, i)->step->output[0]);
+}
+
+void tasks_warn_of_gone(const sweep *s) {
+    size_t n = 0, first = 0;
+    for (size_t i = 0; i < s->jobs.n; i++) {
+        const bool is_gone = is_scored_model(s, i) && s->task[i].state == ABSENT && !s->task[i].needed && stays(s, i);
+        if (is_gone && !n++) first = i;
+    }
+    if (n)
+        warn("%zu model%s that --keep %s keeps %s gone, such as '%s': an earlier run removed them, and while their "
+             "rows are there, nothing makes them again; to have them, sweep into another folder, or remove the files "
+             "of their rows and run this again",
+             n, plural((double)n), s->keep->name, n > 1 ? "are" : "is", s->task[first].path[0]);
+}
+
 void tasks_remove_models(sweep *s) {
     for (size_t i = 0; i < s->jobs.n; i++) {
         task *t = &s->task[i];
         const grid_step *step = job_of(s, i)->step;
-        if (t->state != DONE || t->n_waiting || !t->scored || !is_model(&step->output[0])) continue;
-        if (!s->keep->none && (!s->keep->best || is_best(s, i))) continue;
+        if (t->state != DONE || t->n_waiting || !is_scored_model(s, i) || stays(s, i)) continue;
         for (size_t k = 0; k < step->n_output; k++)
             if (is_model(&step->output[k]) && unlink(t->path[k]) && errno != ENOENT)
                 warn("cannot remove '%s': %s", t->path[k], strerror(errno));
