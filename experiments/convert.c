@@ -195,7 +195,10 @@ static int write_file(const checkpoint *c, int wished, dw_gguf_writer *w, dw_poo
     if (stamp(c, w, err) || add_tensors(c, wished, w, &total, err) || dw_gguf_begin(w, err)) return -1;
     if (write_tensors(c, wished, w, pool, total, err)) return -1;
     if (dw_gguf_commit_read_back(w, dw_model_opens, NULL, err)) return -1;
-    say("%zu tensors, %s in %.1f s", c->n_tensor, show_bytes(total).text, dw_now() - began);
+    const double seconds = dw_now() - began;
+    char took[40] = "";
+    if (seconds >= 0.1) snprintf(took, sizeof took, " in %s", show_duration(seconds).text);
+    say("%zu tensors, %s%s", c->n_tensor, show_bytes((double)dw_file_bytes(o.out)).text, took);
     return 0;
 }
 

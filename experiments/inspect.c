@@ -148,7 +148,8 @@ static void print_summary(const dw_model *m) {
     printf("\n%-18s%s\n", "architecture", hp->arch);
     if (dw_gguf_find(g, DW_KEY_FFN_ACTIVATION)) printf("%-18s%s\n", "activation", dw_model_activation(m));
     printf("%-18s%.0f (%s)\n", "file bytes", n_bytes, show_bytes(n_bytes).text);
-    printf("%-18s%.3f\n", "bits per weight", 8 * tensor_bytes(g) / n_params);
+    printf("%-18s%.3f (of tensors alone: %.3f)\n", "bits per weight", 8 * n_bytes / n_params,
+           8 * tensor_bytes(g) / n_params);
     printf("%-18s%.0f (%.2f M)\n", "parameters", n_params, n_params / 1e6);
     printf("%-18s%zu (%s)\n", "bytes per token", dw_model_bytes_per_token(m),
            show_bytes((double)dw_model_bytes_per_token(m)).text);

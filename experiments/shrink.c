@@ -604,10 +604,9 @@ static int copy_file(const char *from, const char *to, dw_err *err) {
 }
 
 static void warn_of_size(void) {
-    struct stat st;
-    if (o.bytes && !stat(o.out, &st) && (size_t)st.st_size > o.bytes)
-        warn("'%s' has %zu bytes, %zu more than --bytes; give fewer", o.out, (size_t)st.st_size,
-             (size_t)st.st_size - o.bytes);
+    const size_t bytes = dw_file_bytes(o.out);
+    if (o.bytes && bytes > o.bytes)
+        warn("'%s' has %zu bytes, %zu more than --bytes; give fewer", o.out, bytes, bytes - o.bytes);
 }
 
 /* "cut-8c5e0f12ab.gguf": a file that sweep has named, and that is a model, a checkpoint of heal, statistics or stored

@@ -121,7 +121,8 @@ int main(int argc, char **argv) {
     progress_end(model.bar);
     if (rc) die_err(&err);
     const double seconds = dw_now() - t0;
-    say("%s in %.1f s, %s/s", show_bytes(bytes).text, seconds, show_bytes(bytes / seconds).text);
+    say("%s of tensors in %s, %s/s", show_bytes(bytes).text, show_duration(seconds).text,
+        show_bytes(bytes / seconds).text);
     if (o.vocab) dw_vocab_release(&vocab);
     dw_pool_free(pool);
     return 0;

@@ -569,7 +569,7 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
     dw_pool_each(pool, r->n_layer, train_task, r);
     progress_end(r->bar);
     if (r->rc) return -1;
-    say("%zu layers trained in %.1f minutes", n_left, (dw_now() - began) / 60);
+    say("%zu layer%s trained in %s", n_left, plural((double)n_left), show_duration(dw_now() - began).text);
     return report(r, err) ? -1 : write_model(r, err);
 }
 

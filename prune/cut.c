@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { N_CTX = 512 };
 #define DAMP 0.01
@@ -316,24 +315,31 @@ static int write_file(const inputs *in, dw_gguf_writer *w, comparer *c, dw_err *
 /* rank --bytes does not know what a repair adds: biases, and the hashes of its texts in the lineage, about three bytes
  * a token. */
 static void check_size(const inputs *in) {
-    struct stat file;
-    if (!(in->plan.most_bytes > 0) || stat(o.out, &file) || (double)file.st_size <= in->plan.most_bytes) return;
-    warn("'%s' has %.0f bytes, and the plan is for %.0f at most; rank with --bytes %.0f smaller", o.out,
-         (double)file.st_size, in->plan.most_bytes, (double)file.st_size - in->plan.most_bytes);
+    const double bytes = (double)dw_file_bytes(o.out), most = in->plan.most_bytes;
+    if (most > 0 && bytes > most)
+        warn("'%s' has %.0f bytes, and the plan is for %.0f at most; rank with --bytes %.0f smaller", o.out, bytes,
+             most, bytes - most);
+}
+
+static void tell_times(double hashing, double writing, double comparing) {
+    const double bytes = (double)dw_file_bytes(o.out);
+    char others[96] = "";
+    if (hashing + comparing >= 0.1)
+        snprintf(others, sizeof others, "; the parent hashed in %.2f s, compared in %.2f s", hashing, comparing);
+    say("%s written and synced in %.2f s (%s/s)%s", show_bytes(bytes).text, writing, show_bytes(bytes / writing).text,
+        others);
 }
 
 /* Writes the file and compares it with the parent before it replaces an old one. */
 static int make_file(const inputs *in, const prune_layout *layout, dw_pool *pool, dw_err *err) {
-    const double bytes = layout->data_bytes, t0 = dw_now();
-    comparer c = {.layout = layout, .pool = pool, .bar = progress_begin("cutting", "B", 2 * bytes)};
+    const double t0 = dw_now();
+    comparer c = {.layout = layout, .pool = pool, .bar = progress_begin("cutting", "B", 2 * layout->data_bytes)};
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
     const int rc = w ? write_file(in, w, &c, err) : -1;
     dw_gguf_writer_free(w);
     progress_end(c.bar);
     if (rc) return -1;
-    say("%s read, written and synced in %.2f s (%s/s); the parent hashed in %.2f s, compared in %.2f s",
-        show_bytes(bytes).text, c.began - t0, show_bytes(bytes / (c.began - t0)).text, in->hash_seconds,
-        dw_now() - c.began);
+    tell_times(in->hash_seconds, c.began - t0, dw_now() - c.began);
     check_size(in);
     return 0;
 }

@@ -744,17 +744,6 @@ static int write_snapshot(const run *r, dw_err *err) {
 
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
 
-/* "1:02:03" or "2:03" */
-static const char *duration(double seconds) {
-    static char text[32];
-    const long s = lrint(fmin(fmax(seconds, 0), 1e8));
-    if (s >= 3600)
-        snprintf(text, sizeof text, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(text, sizeof text, "%ld:%02ld", s / 60, s % 60);
-    return text;
-}
-
 /* Measures, keeps the best values, and writes the snapshot. */
 static int measure_tenth(run *r, dw_err *err) {
     schedule *p = &r->d.plan;
@@ -776,7 +765,7 @@ static void tell_tenth(run *r) {
         snprintf(open, sizeof open, ", in this step %.1f %% of the neurons open", 100 * r->d.open);
     say("%3.0f %%  step %llu, %.0f tokens: %sheld out %.4f (began at %.4f)%s, %.0f tokens/s, %s left", 100 * done,
         (unsigned long long)p->steps, tokens_of(r), loss, r->held_out, r->d.first_held_out, open,
-        tokens_of(r) / p->seconds, duration(p->seconds * (1 - done) / done));
+        tokens_of(r) / p->seconds, show_duration(p->seconds * (1 - done) / done).text);
     if (o.sparsity == 0 && r->held_out > r->d.first_held_out && done < 1 && !r->told_of_rise) {
         say("the held-out loss has risen; it may fall again as the rate falls, but a smaller --lr may do better");
         r->told_of_rise = true;
@@ -902,8 +891,8 @@ static int heal(run *r, dw_pool *pool, dw_err *err) {
     if (write_model(r, o.out, err)) return -1;
     dw_hold_remove(r->hold);
     r->hold = NULL;
-    say("%.0f tokens in %s: held-out loss %.4f, before %.4f", tokens_of(r), duration(r->d.plan.seconds), r->held_out,
-        r->d.first_held_out);
+    say("%.0f tokens in %s: held-out loss %.4f, before %.4f", tokens_of(r), show_duration(r->d.plan.seconds).text,
+        r->held_out, r->d.first_held_out);
     if (changes_activation(r))
         say("upstream llama.cpp cannot run '%s': it would compute with %s instead of %s", o.out,
             dw_model_activation(r->in.model), o.activation);

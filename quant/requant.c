@@ -626,23 +626,19 @@ static int write_model(const choice *c, const dw_gguf *g, const target *targets,
 
 /* ---- the program ------------------------------------------------------------------------------------------------- */
 
-static void tell(const dw_gguf *g, const target *targets, size_t n) {
-    double before = 0, after = 0, bits = 0, values = 0;
+static void tell(const dw_model *m, const target *targets, size_t n) {
+    const dw_gguf *g = dw_model_gguf(m);
+    const double before = (double)dw_gguf_file_bytes(g), after = (double)dw_file_bytes(o.out);
     size_t n_copied = 0, n_rounded = 0, n_weighed = 0;
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) before += (double)dw_gguf_tensor(g, i)->n_bytes;
     for (size_t i = 0; i < n; i++) {
-        after += (double)stored_bytes(&targets[i]);
         n_copied += !targets[i].to;
         n_rounded += is_rounded(&targets[i]);
         n_weighed += is_rounded(&targets[i]) && targets[i].weight;
-        if (!kit_is_matrix(targets[i].from)) continue;
-        bits += 8 * (double)stored_bytes(&targets[i]);
-        values += n_values(&targets[i]);
     }
     char reordered[64] = "";
     if (n_copied + n_rounded < n) snprintf(reordered, sizeof reordered, "%zu reordered, ", n - n_copied - n_rounded);
-    say("%zu tensor%s rounded, %s%zu copied; %s -> %s, %.2f bits a weight", n_rounded, plural((double)n_rounded),
-        reordered, n_copied, show_bytes(before).text, show_bytes(after).text, values > 0 ? bits / values : 0);
+    say("%zu tensor%s rounded, %s%zu copied; %s -> %s, %.3f bits a weight", n_rounded, plural((double)n_rounded),
+        reordered, n_copied, show_bytes(before).text, show_bytes(after).text, 8 * after / (double)dw_model_n_params(m));
     if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_rounded);
     if (n_rounded && dw_gguf_find(g, DW_KEY_PREDICTOR_INPUT))
         warn("predictors trained on the weights before decide from rounded weights now; better round first, then gate, "
@@ -677,7 +673,7 @@ static int make(choice *c, const dw_model *m, target *targets, size_t *n, dw_err
     if (choose(c, m, targets, n, err)) return -1;
     if (o.dry_run) return print_sizes(targets, *n, err);
     if (write_model(c, g, targets, *n, err)) return -1;
-    tell(g, targets, *n);
+    tell(m, targets, *n);
     return 0;
 }
 

@@ -333,9 +333,9 @@ static char *drawn(int columns, double total, int n, double seconds) {
 
 static void progress_bar(void) {
     char *text = drawn(60, 100, 4, 0.5);
-    CHECK(!strcmp(text, "\rreading  [###..............]   20 %  20 tokens/s  0:04 left\033[K"
-                        "\rreading  [#####............]   30 %  20 tokens/s  0:04 left\033[K"
-                        "\rreading  [######...........]   40 %  20 tokens/s  0:03 left\033[K"
+    CHECK(!strcmp(text, "\rreading  [###...............]   20 %  20 tokens/s  4 s left\033[K"
+                        "\rreading  [#####.............]   30 %  20 tokens/s  4 s left\033[K"
+                        "\rreading  [#######...........]   40 %  20 tokens/s  3 s left\033[K"
                         "\r\033[K"),
           "%s", text);
     CHECK(!strncmp(text, "\rreading  [", 11) && !strchr(text, '\n'), "%s", text);
@@ -350,7 +350,7 @@ static void progress_bar(void) {
 
 static void progress_lines(void) {
     char *text = drawn(0, 100, 9, 7), wanted[200];
-    snprintf(wanted, sizeof wanted, "%s: reading:  50 %%  1.43 tokens/s  0:35 left\n", tool_name());
+    snprintf(wanted, sizeof wanted, "%s: reading:  50 %%  1.43 tokens/s  35 s left\n", tool_name());
     CHECK(!strcmp(text, wanted), "%s", text);
     free(text);
     tool.quiet = true;

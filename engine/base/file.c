@@ -172,6 +172,11 @@ void dw_unmap(dw_map *map) {
 
 bool dw_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+size_t dw_file_bytes(const char *path) {
+    dw_stamp stamp;
+    return dw_stamp_of(path, &stamp) ? 0 : (size_t)stamp.size;
+}
+
 bool dw_file_begins(const char *path, const void *magic, size_t n) {
     dw_map map;
     if (dw_map_file(&map, path, NULL)) return false;

@@ -54,30 +54,22 @@ progress *progress_begin(const char *what, const char *unit, double total) {
     return p;
 }
 
-/* "1:02:03", "2:03" */
-static void duration(double seconds, char *text, size_t size) {
-    const long s = seconds < 359999 ? lrint(seconds) : 359999;
-    if (s >= 3600)
-        snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
-}
-
 /* "0.25 pairs", "12.5 tokens", "12345 tokens", "24.7 MB" */
 static void amount(double x, const char *unit, char *text, size_t size) {
     if (!strcmp(unit, "B")) snprintf(text, size, "%s", show_bytes(x).text);
     else snprintf(text, size, x < 100 ? "%.3g %s" : "%.0f %s", x, unit);
 }
 
-/* "42 %  1234 tokens/s  1:23 left"; without a known total "5678 tokens  1234 tokens/s". */
+/* "42 %  1234 tokens/s  1:23 min left"; without a known total "5678 tokens  1234 tokens/s". */
 static void state_text(const progress *p, double now, char *text, size_t size) {
     const double elapsed = now - p->began, rate = elapsed > 0 ? p->done / elapsed : 0;
-    char left[32], speed[48], done[48];
+    char speed[48], done[48];
     amount(rate, p->unit, speed, sizeof speed);
     amount(p->done, p->unit, done, sizeof done);
     if (p->total > 0 && rate > 0) {
-        duration(fmax(p->total - p->done, 0) / rate, left, sizeof left);
-        snprintf(text, size, "%3.0f %%  %s/s  %s left", floor(100 * fmin(p->done / p->total, 1)), speed, left);
+        const double left = rint(fmax(p->total - p->done, 0) / rate);
+        snprintf(text, size, "%3.0f %%  %s/s  %s left", floor(100 * fmin(p->done / p->total, 1)), speed,
+                 show_duration(left).text);
     } else {
         snprintf(text, size, "%s  %s/s", done, speed);
     }

@@ -2,6 +2,7 @@
 #include "kit/kit_own.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,16 +81,28 @@ void say_if_interrupted(const char *kept) {
     signals_on_interrupt(something);
 }
 
-shown_bytes show_bytes(double n) {
+shown_text show_bytes(double n) {
     static const struct {
         double bytes;
         const char *format;
     } units[] = {{1e9, "%.3f GB"}, {1e6, "%.1f MB"}, {1e3, "%.1f kB"}, {1, "%.0f B"}};
     size_t i = 0;
     while (units[i].bytes > 1 && n < units[i].bytes) i++;
-    shown_bytes shown;
-    snprintf(shown.text, sizeof shown.text, units[i].format, n / units[i].bytes);
-    return shown;
+    shown_text s;
+    snprintf(s.text, sizeof s.text, units[i].format, n / units[i].bytes);
+    return s;
+}
+
+shown_text show_duration(double seconds) {
+    const long s = lrint(fmin(fmax(seconds, 0), 1e8));
+    shown_text text;
+    if (s >= 3600)
+        snprintf(text.text, sizeof text.text, "%ld:%02ld:%02ld h", s / 3600, s / 60 % 60, s % 60);
+    else if (s >= 60)
+        snprintf(text.text, sizeof text.text, "%ld:%02ld min", s / 60, s % 60);
+    else
+        snprintf(text.text, sizeof text.text, "%.2g s", seconds);
+    return text;
 }
 
 void show_text(FILE *to, const char *text, size_t n) {

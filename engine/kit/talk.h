@@ -28,11 +28,11 @@ void signals_end(int sig);
 void show_text(FILE *to, const char *text, size_t n); // line ends and tabs are escaped
 void show_lines(FILE *to, const char *text);          // line ends and tabs are printed
 
-/* A number of bytes in decimal units: show_bytes(n).text is "512 B", "24.7 MB" or "4.293 GB". */
-typedef struct shown_bytes {
-    char text[24];
-} shown_bytes;
-shown_bytes show_bytes(double n);
+typedef struct shown_text {
+    char text[32];
+} shown_text;
+shown_text show_bytes(double n);          // decimal units: show_bytes(n).text is "512 B", "24.7 MB" or "4.293 GB"
+shown_text show_duration(double seconds); // "5.1 s", "2:03 min" or "1:02:03 h"
 static inline const char *plural(double n) { return n == 1 ? "" : "s"; } // "%d token%s"
 
 #endif

@@ -7,7 +7,7 @@ check() { # library, prefixes
 : >wrong
 check engine 'dw_'
 check text 'dw_'
-check kit 'kit_|(opt|tool|tsv|lineage|calib|progress|traces|signals|paths)(_|$)|die(_|$)|say(_|$)|warn$|show_(bytes|text|lines)$'
+check kit 'kit_|(opt|tool|tsv|lineage|calib|progress|traces|signals|paths)(_|$)|die(_|$)|say(_|$)|warn$|show_(bytes|duration|text|lines)$'
 check measure 'measure_'
 # What libengine.a needs and does not define: of these a link with libc, libm and libpthread leaves nothing undefined.
 nm --undefined-only "$BUILD/libengine.a" | awk 'NF == 2 { print $2 }' | sort -u >needed
