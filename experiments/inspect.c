@@ -254,8 +254,10 @@ static int verify(const dw_gguf *g, dw_err *err) {
     verify_count count = {.model_path = dw_gguf_path(g)};
     printf("tool\tinput\tstate\tpath\n");
     if (lineage_inputs(g, verify_input, &count, err)) return -1;
-    say("%d inputs are the same, %d differ, %d are not at hand", count.n_same, count.n_other, count.n_absent);
-    if (count.n_other) return dw_fail(err, "%d inputs are not what '%s' was made from", count.n_other, dw_gguf_path(g));
+    say("inputs: %d the same, %d different, %d not at hand", count.n_same, count.n_other, count.n_absent);
+    if (count.n_other)
+        return dw_fail(err, "%d input%s not what '%s' was made from", count.n_other,
+                       count.n_other == 1 ? " is" : "s are", dw_gguf_path(g));
     if (!count.n_same)
         return dw_fail(err, "none of the inputs of '%s' is at hand; name their folders with --inputs", dw_gguf_path(g));
     return 0;

@@ -439,8 +439,8 @@ int main(int argc, char **argv) {
     if (!level) die_err(&err);
     const int all = tool.threads ? tool.threads : dw_cpu_count();
     if (only("barrier") && all == 1) die_usage("a barrier is for two threads or more; give -t 2");
-    printf("# %d threads, kernels %s, %d repeats, largest working set %s\n", all, level, o.repeats,
-           show_bytes((double)o.bytes).text);
+    printf("# %d thread%s, kernels %s, %d repeat%s, largest working set %s\n", all, plural(all), level, o.repeats,
+           plural(o.repeats), show_bytes((double)o.bytes).text);
     printf("what\tvariant\tthreads\tmedian\tmin\tmax\tunit\tothers_cpu\tload\tsteal\n");
     if (wants("read") || only("wall")) warn_of_cache(all);
     if (only("wall")) measure_wall(all); // "all" has these rows in "read"

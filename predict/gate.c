@@ -29,7 +29,7 @@ static struct {
     const char *model, *stats, *out, *rule, *group, *source;
     double activity;
     int seed;
-    bool force, dry_run;
+    bool dry_run;
 } o;
 
 // clang-format off
@@ -48,7 +48,6 @@ static const opt_row rows[] = {
     {"seed", 0, OPT_INT, 0, &o.seed, NULL, "N", "seed of --rule random; default: 0", .min = 0, .max = 2147483647},
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE",
      "a 16-bit file of the same model: transposed copies are encoded from it"},
-    {"force", 0, OPT_FLAG, 0, &o.force, NULL, NULL, "accepted for older scripts; every layer gets its threshold"},
     {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL,
      "print the types and bytes of the new file; write nothing"},
     OPT_COMMON, {0}};

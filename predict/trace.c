@@ -430,7 +430,7 @@ static int open_journal(run *r, dw_err *err) {
     const int rc = r->j ? check_journal(r, path, err) : -1;
     if (!rc) say_if_interrupted(predict_journal_kept(r->j));
     if (!rc && resumed && predict_journal_n_records(r->j))
-        say("going on after %zu of %zu tokens, which '%s' holds", rows_finished(r), r->t.n_tokens, path);
+        say("going on after %zu of %zu tokens, which '%s' has", rows_finished(r), r->t.n_tokens, path);
     free(path);
     return rc;
 }

@@ -282,7 +282,7 @@ static int find_finished(run *r, dw_err *err) {
             return dw_fail(err, "'%s.part' does not fit this run; remove it", o.out);
         r->record_of[v.head.layer] = i + 1;
     }
-    if (n) say("going on after %zu of %zu layers, which '%s.part' holds", n, r->n_layer, o.out);
+    if (n) say("going on after %zu of %zu layers, which '%s.part' has", n, r->n_layer, o.out);
     return 0;
 }
 

@@ -502,7 +502,7 @@ static int resume(kit_stats *s, run *r, const char *path, const char *model_sha2
                        "the Gram matrices of '%s' are missing or damaged; remove it to begin again, or choose another "
                        "-o",
                        path);
-    say("continuing after text %zu of %zu, which '%s' has", s->n_text, r->texts.n_text, path);
+    say("going on after text %zu of %zu, which '%s' has", s->n_text, r->texts.n_text, path);
     say_if_interrupted(path);
     return 0;
 }

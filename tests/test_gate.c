@@ -217,8 +217,8 @@ static bool count_plainly(const char *model, const char *gated, watch *w) {
 static void check_activity(const char *model, double activity, int group) {
     char options[128];
     watch w = {0};
-    snprintf(options, sizeof options, "--force --rule %s --group %d --activity %g", group > 1 ? "group-max" : "cats",
-             group, activity);
+    snprintf(options, sizeof options, "--rule %s --group %d --activity %g", group > 1 ? "group-max" : "cats", group,
+             activity);
     const char *gated = gate(model, options);
     if (!count_plainly(model, gated, &w)) return;
     for (int l = 0; l < w.gated->net.hp.n_layer; l++) {
@@ -246,7 +246,7 @@ static void activity(void) {
 
 /* Whether skipping pays is for the machine to say that runs the model: no layer is marked, at any activity. */
 static void every_layer_has_a_threshold(void) {
-    static const char *const activities[] = {"0.1", "0.9", "0.9 --force"};
+    static const char *const activities[] = {"0.1", "0.9"};
     dw_err err = {0};
     const char *model = mini("bf16");
     for (size_t i = 0; i < sizeof activities / sizeof *activities; i++) {
@@ -412,7 +412,7 @@ static void runs(void) {
     static const struct { const char *options; dw_select select; } ways[] = {
         {"--rule cats --activity 0.2", DW_SELECT_DENSE},
         {"--rule cats --activity 0.95", DW_SELECT_DENSE},
-        {"--rule cats --activity 1 --force", DW_SELECT_FUSED}, // everything reaches 0
+        {"--rule cats --activity 1", DW_SELECT_FUSED}, // everything reaches 0
         {"--rule group-max --group 32 --activity 1", DW_SELECT_AUTO}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         float *x = logits(gate(model, ways[i].options), ways[i].select, &n_gated);

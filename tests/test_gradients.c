@@ -355,7 +355,7 @@ static void goes_on(void) {
             RUN("deadwood-collect -q -m %s -f %s -c 64 --text-windows 1 --gradients -t 1 --windows 3 -o %s.part",
                 tiny(), random_text("long.txt", 6000, 8), out); // keeps no matrices of the second pass
         RUN("%s --windows 8 -o %s", command, out);
-        CHECK(strstr(test_run_output(), "continuing after text 3 of 8"), "%s", test_run_output());
+        CHECK(strstr(test_run_output(), "going on after text 3 of 8"), "%s", test_run_output());
         CHECK(same_files(out, whole) && same_files(gram_file(out), gram_file(whole)), "'%s': as without the stop",
               ways[i]);
         CHECK(access(test_file("on.h5.part.gram"), F_OK), "what was kept is gone");

@@ -420,7 +420,7 @@ static void refused_tables(void) {
         const char *text, *words;
     } bad[] = {{"", "no header"},
                {"# only\n", "no header"},
-               {"a\tb\n1\n", "line 2 has 1 cells, the header 2"},
+               {"a\tb\n1\n", "line 2 has 1 cell, the header 2"},
                {"a\ta\n", "two columns"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         FILE *f = fopen(path, "w");

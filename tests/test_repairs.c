@@ -471,7 +471,7 @@ static void gram_goes_on(void) {
                 test_file("."), model, random_text("calib.txt", 6000, 4), N_CTX, out, move),
             "%s", test_run_output());
         CHECK(!test_run("%s -o %s", command, out), "%s", test_run_output());
-        CHECK(strstr(test_run_output(), "continuing after text 3 of 8"), "%s", test_run_output());
+        CHECK(strstr(test_run_output(), "going on after text 3 of 8"), "%s", test_run_output());
         CHECK(same_files(gram_file(out), gram_file(whole)) && same_files(out, whole), "as without the stop");
         CHECK(access(test_file("on.h5.part.gram.next"), F_OK) && access(test_file("on.h5.part.gram"), F_OK),
               "what was kept is gone");
@@ -529,7 +529,7 @@ static void kept_is_removed(void) {
              random_model("tiny-qwen2", "F32", 0), random_text("calib.txt", 6000, 4), N_CTX);
     CHECK(!test_run("%s --windows 2 --gram down -q -o %s.part", command, out), "%s", test_run_output());
     CHECK(!test_run("%s --windows 3 -o %s", command, out), "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "continuing after text 2 of 3"), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "going on after text 2 of 3"), "%s", test_run_output());
     CHECK(access(test_file("plain.h5.part"), F_OK) && access(test_file("plain.h5.part.gram"), F_OK),
           "what was kept is gone");
 }

@@ -66,7 +66,8 @@ static int parse(tsv_table *t, char *text, dw_err *err) {
             if (check_columns(t, err)) return -1;
             continue;
         }
-        if (n != t->n_columns) return dw_fail(err, "line %zu has %zu cells, the header %zu", n_line, n, t->n_columns);
+        if (n != t->n_columns)
+            return dw_fail(err, "line %zu has %zu cell%s, the header %zu", n_line, n, n == 1 ? "" : "s", t->n_columns);
         if (dw_grow(&t->cell, &cap, n_cells + n, sizeof *t->cell, "the cells", err)) return -1;
         split_cells(line, t->cell + n_cells);
         n_cells += n;

@@ -195,8 +195,8 @@ static int run(sweep *s, dw_err *err) {
         say("interrupted; what is finished stays, and the same command goes on from there");
         return sig;
     }
-    say("%s/rows.tsv: %zu to keep, %zu dominated, %zu controls, %zu collapsed, %zu failed%s", s->dir, counts.keep,
-        counts.discard, counts.control, counts.collapsed, counts.failed,
+    say("%s/rows.tsv: %zu to keep, %zu dominated, %zu control%s, %zu collapsed, %zu failed%s", s->dir, counts.keep,
+        counts.discard, counts.control, plural((double)counts.control), counts.collapsed, counts.failed,
         counts.other ? "; some have nothing to compare with" : "");
     return 0;
 }
