@@ -423,6 +423,7 @@ static void say_text(const char *text) { say("%s", text); }
 
 static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_err *err) {
     kit_gram gram = {0};
+    damping_report report = {.tell = say_text, .what = ""};
     repairs_task t = {.model = in->model,
                       .source = in->source,
                       .plan = &in->plan,
@@ -432,7 +433,7 @@ static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_e
                       .mean = is_fitted() ? NULL : &in->stats,
                       .target = target(),
                       .gap = o.gap,
-                      .tell = say_text};
+                      .report = &report};
     const calib_request wanted = {.paths = &o.texts, .windows = o.windows, .n_ctx = o.n_ctx};
     if (o.sequential && calib_read(&in->texts, in->model, &wanted, err)) return -1;
     if (o.sequential) t.texts = &in->texts;
@@ -443,6 +444,7 @@ static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_e
     t.bar = progress_begin("repairing", t.texts ? "tokens" : "layers", repairs_steps(&t));
     const int rc = repairs_make(&in->repairs, &t, err);
     progress_end(t.bar);
+    damping_report_end(&report);
     kit_gram_close(&gram);
     return rc;
 }

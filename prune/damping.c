@@ -65,12 +65,35 @@ int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const 
     }
 }
 
-void damping_tell(const damping *d, int n, double n_tokens, char text[200]) {
-    char dead[64] = "", few[64] = "";
+void damping_tell(const damping *d, int n, double n_tokens, char text[DAMPING_WORDS]) {
+    char dead[64] = "", few[96] = "";
     text[0] = 0;
     if (d->n_dead) snprintf(dead, sizeof dead, "; %d of %d neurons are dead", d->n_dead, n);
-    if (d->few_tokens) snprintf(few, sizeof few, "; %.0f tokens are few for %d neurons", n_tokens, n);
+    if (d->few_tokens) snprintf(few, sizeof few, "; %.0f tokens are few for %d neurons: give more text", n_tokens, n);
     if (d->n_dead || d->few_tokens || d->n_raised)
-        snprintf(text, 200, "damped by %.3g of the median square%s%s%s", d->lambda / d->median, dead, few,
+        snprintf(text, DAMPING_WORDS, "damped by %.3g of the median square%s%s%s", d->lambda / d->median, dead, few,
                  d->n_raised ? "; a pivot was not positive" : "");
+}
+
+void damping_report_layer(damping_report *r, int layer, const damping *d, int n, double n_tokens) {
+    char words[DAMPING_WORDS];
+    if (!r) return;
+    damping_tell(d, n, n_tokens, words);
+    if (strcmp(words, r->words) || layer != r->last + 1) {
+        damping_report_end(r);
+        r->first = layer;
+        memcpy(r->words, words, sizeof words);
+    }
+    r->last = layer;
+}
+
+void damping_report_end(damping_report *r) {
+    char text[DAMPING_WORDS + 48];
+    if (!r->words[0]) return;
+    if (r->first == r->last)
+        snprintf(text, sizeof text, "layer %d%s: %s", r->first, r->what, r->words);
+    else
+        snprintf(text, sizeof text, "layers %d to %d%s: %s", r->first, r->last, r->what, r->words);
+    r->tell(text);
+    r->words[0] = 0;
 }

@@ -30,8 +30,20 @@ int damping_of(damping *d, const kit_gram_matrix *g, double n_tokens, double rel
 int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m,
                    double *h, dw_pool *pool, dw_err *err);
 
-/* "damped by 0.17 of the median square; 1200 tokens are few for 4096 neurons" and similar; "" when there is nothing to
- * tell. */
-void damping_tell(const damping *d, int n, double n_tokens, char text[200]);
+enum { DAMPING_WORDS = 240 };
+/* "damped by 0.17 of the median square; 1200 tokens are few for 4096 neurons: give more text" and similar; "" when
+ * there is nothing to tell. */
+void damping_tell(const damping *d, int n, double n_tokens, char text[DAMPING_WORDS]);
+
+/* What is told of the layers.  Neighbours of which the same is told share a line: "layers 0 to 7: damped by ..". */
+typedef struct damping_report {
+    void (*tell)(const char *text);
+    const char *what;          // "", or ", heads"
+    char words[DAMPING_WORDS]; // of the layers first to last; "": nothing
+    int first, last;
+} damping_report;
+
+void damping_report_layer(damping_report *r, int layer, const damping *d, int n, double n_tokens); // r NULL: untold
+void damping_report_end(damping_report *r);
 
 #endif

@@ -39,9 +39,7 @@ static int select_layer(const heads_task *t, int l, obs_order *order, dw_err *er
                            .most_removed = n_kv(t, l) - 1};
     const int rc = o ? obs_select(order, &task, t->pool, err) : -1;
     free(o);
-    char words[200], text[256];
-    if (!rc) damping_tell(&order->damping, n, n_tokens, words);
-    if (!rc && words[0] && t->tell) snprintf(text, sizeof text, "layer %d, heads: %s", l, words), t->tell(text);
+    if (!rc) damping_report_layer(t->report, l, &order->damping, n, n_tokens);
     return rc;
 }
 

@@ -15,7 +15,7 @@
 #define PRUNE_HEADS_H
 
 #include "engine.h"
-#include "kit/gram.h"
+#include "prune/damping.h"
 
 typedef struct heads_allocator {
     const char *name, *help;
@@ -30,7 +30,7 @@ typedef struct heads_task {
     const bool *fixed;     // (n_layer): these layers are not looked at
     double damp;           // as in obs_task
     dw_pool *pool;
-    void (*tell)(const char *text); // hears what is said of a layer's damping; may be NULL
+    damping_report *report; // may be NULL
 } heads_task;
 
 /* keep[l] (n_head_kv[l]) for each layer, NULL where all stay; free() each.  Every layer keeps a KV head.  Fails when no

@@ -29,13 +29,6 @@ float *prune_decode_down(const dw_model *m, int layer, dw_pool *pool, dw_err *er
     return prune_decode(&m->net.layer[layer].down, pool, err);
 }
 
-static void tell(const obs_model_task *t, int l, const damping *d, double n_tokens) {
-    char words[200], text[256];
-    damping_tell(d, dw_model_hparams(t->model)->n_ff[l], n_tokens, words);
-    snprintf(text, sizeof text, "layer %d: %s", l, words);
-    if (words[0] && t->tell) t->tell(text);
-}
-
 /* down, in the norm by which errors of the output count; free(). */
 static float *columns_of(const obs_model_task *t, int l, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(t->model);
@@ -66,7 +59,7 @@ static int select_layer(const obs_model_task *t, int l, obs_order *order, dw_err
                            .most_f64 = t->most_f64,
                            .most_removed = (int)ceil(t->most * g->n / t->group)};
     const int rc = v ? obs_select(order, &task, t->pool, err) : -1;
-    if (!rc) tell(t, l, &order->damping, n_tokens);
+    if (!rc) damping_report_layer(t->report, l, &order->damping, g->n, n_tokens);
     free(v);
     return rc;
 }

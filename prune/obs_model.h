@@ -20,7 +20,7 @@ typedef struct obs_model_task {
     double damp;  // as in obs_task
     int most_f64; // as in obs_task
     dw_pool *pool;
-    void (*tell)(const char *text); // hears what is said of a layer's damping; may be NULL
+    damping_report *report;         // may be NULL
     progress *bar;                  // hears of layers; may be NULL
 } obs_model_task;
 

@@ -249,6 +249,7 @@ int rank_choose_heads(rank_inputs *in, dw_err *err) {
     bool *fixed = dw_alloc(n_layer, sizeof *fixed, "layers", err);
     in->kv = dw_alloc(n_layer, sizeof *in->kv, "kept heads", err);
     for (size_t l = 0; fixed && l < n_layer; l++) fixed[l] = in->drop[l] || (in->protect && in->protect[l]);
+    damping_report report = {.tell = rank_say, .what = ", heads"};
     const heads_task t = {.model = in->model,
                           .gram = &in->gram,
                           .rate = in->o->heads,
@@ -256,8 +257,9 @@ int rank_choose_heads(rank_inputs *in, dw_err *err) {
                           .fixed = fixed,
                           .damp = in->o->damp,
                           .pool = in->scorer.pool,
-                          .tell = rank_say};
+                          .report = &report};
     const int rc = fixed && in->kv ? heads_choose(&t, in->kv, err) : -1;
+    damping_report_end(&report);
     if (!rc) warn_of_heads(in, &t);
     free(fixed);
     return rc;

@@ -67,6 +67,7 @@ static int score_obs(rank_inputs *in, const kit_metric *metric, double **score, 
     if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) ||
         rank_open_gram(in, true, err))
         return -1;
+    damping_report report = {.tell = rank_say, .what = ""};
     const obs_model_task t = {.model = in->model,
                               .gram = &in->gram,
                               .by_gradient = is_weighted(metric),
@@ -75,15 +76,18 @@ static int score_obs(rank_inputs *in, const kit_metric *metric, double **score, 
                               .damp = in->o->damp,
                               .most_f64 = in->o->most_f64,
                               .pool = in->scorer.pool,
-                              .tell = rank_say,
+                              .report = &report,
                               .bar = progress_begin("selecting", "layers", in->hp->n_layer)};
     const int rc = obs_score_model(&t, score, err);
     progress_end(t.bar);
+    damping_report_end(&report);
     return rc;
 }
 
 int rank_make_scores(rank_inputs *in, const kit_metric *metric, double **score, dw_err *err) {
-    return rank_is_obs(metric) ? score_obs(in, metric, score, err) : kit_score(&in->scorer, metric, score, err);
+    if (rank_is_obs(metric)) return score_obs(in, metric, score, err);
+    if (!kit_score(&in->scorer, metric, score, err)) return 0;
+    return metric->needs_stats ? dw_fail_in(err, "'%s'", in->o->stats) : -1;
 }
 
 bool rank_can_score(const rank_inputs *in, const kit_metric *m) {

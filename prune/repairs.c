@@ -59,12 +59,6 @@ double repairs_steps(const repairs_task *t) {
     return 3.0 * (double)calib_n_tokens(t->texts); // the whole model once, the cut one twice
 }
 
-void repairs_tell(const repairs_task *t, int layer, const char *words) {
-    char text[256];
-    snprintf(text, sizeof text, "layer %d: %s", layer, words);
-    if (words[0] && t->tell) t->tell(text);
-}
-
 /* ---- one-shot --------------------------------------------------------------------------------------------- */
 
 typedef struct one_shot { // a matrix and what of it is repaired
@@ -83,7 +77,6 @@ static int repair_matrix(const one_shot *m, const repairs_task *t, int l, dw_err
         return dw_fail(err, "layer %d: the Gram matrix has %d neurons, the model %d; collect it from this model", l,
                        g->n, m->n);
     damping info;
-    char words[200];
     const repair_task task = {.gram = g,
                               .n_tokens = n_tokens,
                               .v = m->v,
@@ -92,8 +85,7 @@ static int repair_matrix(const one_shot *m, const repairs_task *t, int l, dw_err
                               .n_keep = m->n_keep,
                               .damp = t->damp};
     if (repair_least_squares(&task, m->to, &info, t->pool, err)) return -1;
-    damping_tell(&info, g->n, n_tokens, words);
-    repairs_tell(t, l, words);
+    damping_report_layer(t->report, l, &info, g->n, n_tokens);
     for (int s = 0; s < m->n_keep; s++) m->importance[s] = (float)(kit_gram_at(g, m->keep[s], m->keep[s]) / n_tokens);
     dw_weights_raise(m->importance, (size_t)m->n_keep);
     return 0;

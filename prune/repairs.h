@@ -38,6 +38,7 @@
 #include "kit/gram.h"
 #include "kit/plan.h"
 #include "kit/progress.h"
+#include "prune/damping.h"
 
 typedef struct repair_target {
     const char *name;
@@ -63,7 +64,7 @@ typedef struct repairs_task {
     const repair_target *target;
     double gap;
     progress *bar;                  // hears of repairs_steps in all
-    void (*tell)(const char *text); // hears of damping; may be NULL
+    damping_report *report;         // may be NULL
 } repairs_task;
 
 typedef struct repairs {
@@ -88,6 +89,5 @@ bool repairs_needed(const repairs_task *t, int layer);
 /* o of the cut model at the places of the whole one's, (n_embd, heads * head_dim), zeros where heads are cut; free(). */
 float *repairs_whole_o(const repairs *r, const repairs_task *t, int layer, dw_err *err);
 int repairs_sequential(repairs *r, const repairs_task *t, dw_err *err);
-void repairs_tell(const repairs_task *t, int layer, const char *text);
 
 #endif

@@ -221,7 +221,6 @@ static int solve(sequence *s, repairs *r, dw_err *err) {
     const double n_tokens = walk_n_counted(&s->cut);
     int32_t *all = dw_alloc((size_t)s->n_keep, sizeof *all, "kept neurons", err);
     damping info;
-    char words[200];
     if (!all) return -1;
     for (int i = 0; i < s->n_keep; i++) all[i] = i;
     const repair_task task = {.gram = &gram,
@@ -235,8 +234,7 @@ static int solve(sequence *s, repairs *r, dw_err *err) {
     const int rc = repair_least_squares(&task, r->down[s->l], &info, s->t->pool, err);
     free(all);
     if (rc) return -1;
-    damping_tell(&info, s->n_keep, n_tokens, words);
-    repairs_tell(s->t, s->l, words);
+    damping_report_layer(s->t->report, s->l, &info, s->n_keep, n_tokens);
     for (int i = 0; i < s->n_keep; i++) r->importance[s->l][i] = (float)(kit_gram_at(&gram, i, i) / n_tokens);
     dw_weights_raise(r->importance[s->l], (size_t)s->n_keep);
     return expand(s, r->down[s->l], r->importance[s->l], err);

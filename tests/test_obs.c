@@ -642,12 +642,33 @@ static bool finite_order(const obs_order *o) {
     return ok;
 }
 
+static char told_lines[400];
+
+static void add_line(const char *text) { strcat(strcat(told_lines, text), "\n"); }
+
+/* Layers 0 and 1 say the same, layer 2 says nothing, layer 3 something else. */
+static void reported_together(void) {
+    damping_report r = {.tell = add_line, .what = ""};
+    const damping few = {.median = 1, .lambda = 0.5, .few_tokens = true}, good = {.median = 1, .lambda = 0.01};
+    *told_lines = 0;
+    damping_report_layer(&r, 0, &few, 8, 4);
+    damping_report_layer(&r, 1, &few, 8, 4);
+    damping_report_layer(&r, 2, &good, 8, 400);
+    damping_report_layer(&r, 3, &few, 8, 5);
+    damping_report_end(&r);
+    CHECK(!strcmp(told_lines, "layers 0 to 1: damped by 0.5 of the median square; 4 tokens are few for 8 neurons: give "
+                              "more text\n"
+                              "layer 3: damped by 0.5 of the median square; 5 tokens are few for 8 neurons: give more "
+                              "text\n"),
+          "%s", told_lines);
+}
+
 static void few_tokens(void) {
     enum { N = 80, D = 10, T = 20 };
     layer l = make_layer(N, D, T, 3);
     dw_err err = {0};
     obs_order o;
-    char told[200];
+    char told[DAMPING_WORDS];
     const obs_task t = task_of(&l, 1, 0.01);
     REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
     CHECK(o.damping.few_tokens && fabs(o.damping.lambda / o.damping.median - 0.01 * 5 * N / T) < 1e-12, "damped by %g",
@@ -666,7 +687,7 @@ static void dead_neurons(void) {
     obs_order o;
     float v_new[D * N];
     int32_t keep[N];
-    char told[200];
+    char told[DAMPING_WORDS];
     for (int t = 0; t < l.n_tokens; t++) l.a[t * N + 5] = l.a[t * N + 40] = 0;
     sum_up(&l);
     const obs_task t = task_of(&l, 1, 0.01);
@@ -756,7 +777,7 @@ static void raised_damping(void) {
     layer l = make_layer(N, 4, 400, 1);
     dw_err err = {0};
     obs_order o;
-    char told[200];
+    char told[DAMPING_WORDS];
     const obs_task t = task_of(&l, 1, 1e-3);
     const double a = kit_gram_at(&l.gram, 3, 3), b = kit_gram_at(&l.gram, 20, 20);
     l.sum[kit_gram_row(N, 3) + 20] = 1.02 * sqrt(a * b);
@@ -834,6 +855,7 @@ static const test_case cases[] = {
     {"a repair after which nothing is missing changes no bit", nothing_removed},
     {"a repair from sums over tokens equals one from the Gram matrix", cross_sums},
     {"fewer tokens than neurons: damped more, and said", few_tokens},
+    {"layers of which the same is said share a line", reported_together},
     {"dead neurons go first, at no cost, and change nothing else", dead_neurons},
     {"of two equal neurons one is free and both are not", twins},
     {"matrices with NaN, without any value, and groups that do not divide are refused", refusals},
