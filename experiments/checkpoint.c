@@ -240,7 +240,10 @@ static int bind_tensor(checkpoint *c, const dw_tensor_row *row, int layer, bool 
     const bool required = !bias && (!row->optional || row->of & DW_ARCH_UNTIED);
     const dw_tensor_name hf = dw_name_hf(row, layer, bias);
     const kit_st_tensor *source = kit_safetensors_find(c->weights, hf.text);
-    if (!source) return required ? dw_fail(err, "tensor '%s' is missing", hf.text) : 0;
+    if (!source && required && layer < 0) return dw_fail(err, "tensor '%s' is missing", hf.text);
+    if (!source && required)
+        return dw_fail(err, "tensor '%s' is missing; config.json says %d layers", hf.text, config->n_layer);
+    if (!source) return 0;
     checkpoint_tensor *t = &c->tensor[c->n_tensor];
     *t = (checkpoint_tensor){.source = source, .n_dims = bias || !row->shape[1] ? 1 : 2};
     snprintf(t->name, sizeof t->name, "%s", dw_name_gguf(row, layer, bias).text);
@@ -321,8 +324,8 @@ static int check_all_used(const checkpoint *c, dw_err *err) {
         if (is_needless(c, t))
             n_left--;
         else if (!is_bound(c, t))
-            return dw_fail(err, "tensor '%s' is not part of architecture '%s' as it is known here", t->name,
-                           c->config.arch->name);
+            return dw_fail(err, "tensor '%s' is not part of architecture '%s' with %d layers, as config.json says",
+                           t->name, c->config.arch->name, c->config.n_layer);
     }
     return 0;
 }
@@ -377,7 +380,11 @@ int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
     }
     c->had_lineage = json_object_get(config, LINEAGE_IN_CONFIG) != NULL;
     c->weights = kit_safetensors_open(folder, err);
-    if (!c->weights || bind_all(c, err)) goto done;
+    if (!c->weights) goto done;
+    if (bind_all(c, err)) {
+        dw_fail_in(err, "'%s'", folder);
+        goto done;
+    }
     rc = dw_vocab_from_hf(&c->vocab, folder, (size_t)c->config.sizes.n_vocab, err);
 done:
     json_decref(config);

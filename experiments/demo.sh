@@ -41,6 +41,7 @@ prompt=${PROMPT:-The function returns}
 windows=${WINDOWS:-} rounds=5 trace_tokens=8192 epochs=20 heal=3
 [ -z "${QUICK:-}" ] || { windows=${windows:-1} rounds=1 trace_tokens=1024 epochs=1 heal=0.02; }
 heal=${HEAL:-$heal}
+case $windows in *[!0-9-]* | -* | *- | *-*-*) fail "WINDOWS '$windows' is no range of windows like 1-4" ;; esac
 case $heal in '' | . | *[!0-9.]* | *.*.*) fail "HEAL '$heal' is not a number of minutes; 0 leaves attempt 5 out" ;; esac
 
 needs="TEXTS=DIR needs DIR/calib/*.txt and DIR/eval/*.txt: plain text in UTF-8, no file in both, each at least 2000 characters"

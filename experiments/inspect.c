@@ -46,7 +46,9 @@ static const opt_program program = {
              "quantiles of the magnitudes of neurons, gates and inputs.  Of traces: the texts, and "
              "every layer's groups and share of open ones.  Of a plan: what it was made from, and every "
              "layer's width and the number of runs (spans) of kept neurons.  Of rows: how many, and which values "
-             "each column has.",
+             "each column has.\n"
+             "\n"
+             "The options are for models; of other files there is only this summary.",
     .example = "deadwood inspect mini.gguf\ndeadwood inspect mini.gguf --verify --inputs experiments/mini",
     .rows = rows};
 
@@ -218,6 +220,14 @@ static bool is_file(const char *path) {
     return !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
+static int check_folders(dw_err *err) {
+    struct stat st;
+    for (size_t i = 0; i < o.inputs.n; i++)
+        if (stat(o.inputs.item[i], &st) || !S_ISDIR(st.st_mode))
+            return dw_fail(err, "--inputs: there is no folder '%s'", o.inputs.item[i]);
+    return 0;
+}
+
 static char *find_input(const char *model_path, const char *name) {
     const char *slash = strrchr(model_path, '/');
     for (size_t i = 0; i < o.inputs.n + 2; i++) {
@@ -252,6 +262,7 @@ static void verify_input(void *ctx, const char *tool_name, const char *name, con
 
 static int verify(const dw_gguf *g, dw_err *err) {
     verify_count count = {.model_path = dw_gguf_path(g)};
+    if (check_folders(err)) return -1;
     printf("tool\tinput\tstate\tpath\n");
     if (lineage_inputs(g, verify_input, &count, err)) return -1;
     say("inputs: %d the same, %d different, %d not at hand", count.n_same, count.n_other, count.n_absent);
@@ -331,7 +342,7 @@ int main(int argc, char **argv) {
     dw_model *m = dw_model_open(path, &err);
     if (!m && strstr(err.text, "not a GGUF file")) {
         err = (dw_err){0};
-        dw_fail(&err, "'%s' is no model (GGUF), statistics, traces, plan or rows of results", path);
+        inspect_refuse(path, &err);
     }
     if (!m) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);

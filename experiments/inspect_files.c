@@ -241,3 +241,19 @@ inspect_file *inspect_file_of(const char *path) {
     default: return NULL;
     }
 }
+
+void inspect_refuse(const char *path, dw_err *err) {
+    static const struct {
+        const char *first, *what;
+    } files[] = {
+        {"deadwood gram ", "Gram matrices (collect --gram), which rank and cut read beside their statistics"},
+        {"dw-base1", "stored predictions (score --store), which score --base reads"},
+        {"deadwood teach 1", "predictions of a teacher (heal --teacher-cache), which heal reads"},
+        {"deadwood journal ", "the finished part of a run of trace or train, which the same command continues"}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (dw_file_begins(path, files[i].first, strlen(files[i].first))) {
+            dw_fail(err, "'%s' has %s; of such files there is no summary", path, files[i].what);
+            return;
+        }
+    dw_fail(err, "'%s' is no model (GGUF), statistics, traces, plan or rows of results", path);
+}

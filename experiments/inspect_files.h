@@ -15,4 +15,7 @@ void inspect_name(const char *name);
 typedef int inspect_file(const char *path, dw_err *err);
 inspect_file *inspect_file_of(const char *path); // by its first bytes; NULL: none of these, perhaps a model
 
+/* Says what a file is of which there is no summary, and who reads it. */
+void inspect_refuse(const char *path, dw_err *err);
+
 #endif

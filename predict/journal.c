@@ -83,7 +83,7 @@ static int look(predict_journal *j, const uint8_t *identity, bool *known, dw_err
     if (dw_map_file(&map, j->path, err)) return -1;
     const size_t n = sizeof magic - 1 < map.size ? sizeof magic - 1 : map.size;
     int rc = memcmp(map.data, magic, n)
-                 ? dw_fail(err, "'%s' is in the way: it is no journal of an ended run; remove it", j->path)
+                 ? dw_fail(err, "'%s' is in the way: no interrupted run has written it; remove it", j->path)
                  : 0;
     *known = !rc && map.size >= HEAD && !memcmp(map.data + sizeof magic - 1, identity, IDENTITY_BYTES);
     if (!rc && map.size >= HEAD) rc = find_records(j, &map, err);

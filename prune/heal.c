@@ -763,8 +763,8 @@ static void tell_tenth(run *r) {
     if (r->n_steps) snprintf(loss, sizeof loss, "loss %.4f, ", r->loss); // else this process has made no step
     if (r->n_steps && o.sparsity > 0)
         snprintf(open, sizeof open, ", in this step %.1f %% of the neurons open", 100 * r->d.open);
-    say("%3.0f %%  step %llu, %.0f tokens: %sheld out %.4f (began at %.4f)%s, %.0f tokens/s, %s left", 100 * done,
-        (unsigned long long)p->steps, tokens_of(r), loss, r->held_out, r->d.first_held_out, open,
+    say("%3.0f %%  step %llu, %.0f tokens: %sheld out %.4f (began at %.4f)%s, %.0f tokens/s in all, %s left",
+        100 * done, (unsigned long long)p->steps, tokens_of(r), loss, r->held_out, r->d.first_held_out, open,
         tokens_of(r) / p->seconds, show_duration(p->seconds * (1 - done) / done).text);
     if (o.sparsity == 0 && r->held_out > r->d.first_held_out && done < 1 && !r->told_of_rise) {
         say("the held-out loss has risen; it may fall again as the rate falls, but a smaller --lr may do better");
@@ -870,7 +870,7 @@ static void tell_speed(const run *r) {
     if (!r->n_steps || rate == 0) return;
     char words[160];
     distil_speed_words(words, tokens / r->in_steps, rate / distil_operations(&r->d));
-    say("steps: %s (%.3g Tflop/s, measured)", words, rate / 1e12);
+    say("steps: %s (%.3g Tflop/s, measured); held-out losses take time in addition", words, rate / 1e12);
 }
 
 /* A run of few steps, or one that ends early, does not write all nine. */
@@ -912,7 +912,9 @@ int main(int argc, char **argv) {
     if (o.rank != LORA_RANK && !what_is_trained()->low_rank) die_usage("--rank is for --train lora");
     if (o.cache && !(o.tokens > 0)) die_usage("--teacher-cache needs --tokens, which say what the file holds");
     if (o.cache && o.hidden > 0) die_usage("--teacher-cache stores no hidden states; leave out it or --hidden-states");
-    if (o.sparsity > 0 && o.patience) die_usage("--sparsity raises the held-out loss on purpose; add --patience 0");
+    if (o.sparsity > 0 && o.patience)
+        die_usage("--sparsity raises the held-out loss on purpose; add --patience 0, and --activation relu unless the "
+                  "model has it");
     dw_err err = {0};
     run r = {.started = started};
     dw_pool *pool = dw_pool_new(tool.threads, &err);

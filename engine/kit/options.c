@@ -328,11 +328,37 @@ static int read_long(reader *r, const char *arg) {
     return fail_unknown(r->program, word, r->err);
 }
 
+/* The value that has no option; NULL: the program takes none. */
+static const opt_row *find_word(const opt_program *program) {
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++)
+        if (!row->name && opt_is_value(row)) return row;
+    return NULL;
+}
+
+static const opt_row *find_letter(const opt_program *program, char letter) {
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++)
+        if (row->letter == letter) return row;
+    return NULL;
+}
+
+/* Most programs take the model by -m, some as a word. */
+static int fail_letter(reader *r, char letter) {
+    const opt_row *word = letter == 'm' ? find_word(r->program) : NULL;
+    if (word) return dw_fail(r->err, "unknown option '-m'; give %s without an option", word->value);
+    return dw_fail(r->err, "unknown option '-%c'", letter);
+}
+
+static int fail_word(reader *r, const char *arg) {
+    const size_t n = strlen(arg);
+    if (n > 5 && !strcmp(arg + n - 5, ".gguf") && find_letter(r->program, 'm'))
+        return dw_fail(r->err, "unexpected argument '%s' (did you mean '-m %s'?)", arg, arg);
+    return dw_fail(r->err, "unexpected argument '%s'", arg);
+}
+
 static int read_letters(reader *r, const char *arg) {
     for (; *arg; arg++) {
-        const opt_row *row = r->program->rows;
-        while (!opt_is_end(row) && row->letter != *arg) row++;
-        if (opt_is_end(row)) return *arg == 'h' ? OPT_ASKED_HELP : dw_fail(r->err, "unknown option '-%c'", *arg);
+        const opt_row *row = find_letter(r->program, *arg);
+        if (!row) return *arg == 'h' ? OPT_ASKED_HELP : fail_letter(r, *arg);
         if (row->kind != OPT_FLAG) return arg[1] ? give(r, row, arg + 1 + (arg[1] == '=')) : give_following(r, row);
         if (give(r, row, "")) return -1;
     }
@@ -340,9 +366,8 @@ static int read_letters(reader *r, const char *arg) {
 }
 
 static int read_word(reader *r, const char *arg) {
-    for (const opt_row *row = r->program->rows; !opt_is_end(row); row++)
-        if (!row->name && opt_is_value(row)) return give(r, row, arg);
-    return dw_fail(r->err, "unexpected argument '%s'", arg);
+    const opt_row *row = find_word(r->program);
+    return row ? give(r, row, arg) : fail_word(r, arg);
 }
 
 /* Applies defaults and checks required options and numbers of values. */

@@ -62,6 +62,12 @@ void warn(const char *format, ...) {
     va_end(args);
 }
 
+static bool writes_files(void) {
+    const opt_row *row = tool_program->rows;
+    while (!opt_is_end(row) && row->letter != 'o') row++;
+    return !opt_is_end(row);
+}
+
 /* The texts are static, because the handler reads them later.  On a terminal they begin with "\n", because ^C, a bar or
  * unfinished text may be in the line. */
 void say_if_interrupted(const char *kept) {
@@ -70,7 +76,8 @@ void say_if_interrupted(const char *kept) {
     if (tool.quiet) return;
     const char *begin = isatty(STDERR_FILENO) ? "\n" : "";
     if (!kept) {
-        snprintf(nothing, sizeof nothing, "%s%s: interrupted; nothing unfinished is left\n", begin, tool_name());
+        snprintf(nothing, sizeof nothing, "%s%s: interrupted%s\n", begin, tool_name(),
+                 writes_files() ? "; nothing unfinished is left" : "");
         signals_on_interrupt(nothing);
         return;
     }

@@ -24,6 +24,9 @@ wrong 'not with both'              generate -m m.gguf -p a -f text.txt
 wrong 'not from -f'                generate -m m.gguf --chat -f text.txt
 wrong 'give --chat too'            generate -m m.gguf -p a --system b
 wrong "unknown option '-ngl': the CPU computes all layers" generate -m m.gguf -p a -ngl 99
+wrong "did you mean '-m m.gguf'?"  generate m.gguf
+wrong 'give MODEL without an option' shrink -m m.gguf
+wrong 'add --patience 0, and --activation relu' heal -m m.gguf -T m.gguf -f text.txt -o made --tokens 9 --sparsity 1
 wrong "did you mean '--temp'?"     generate -m m.gguf -p a -temp 0
 wrong "did you mean '--ctx'?"      generate -m m.gguf -p a --ctx-size 9
 wrong "did you mean '--text'?"     generate -m m.gguf --file text.txt

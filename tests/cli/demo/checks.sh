@@ -20,6 +20,7 @@ refused 'TEXTS=DIR needs DIR/calib/*.txt and DIR/eval/*.txt: plain text in UTF-8
 refused "the same text stands in two files: $PWD/same/calib/other-name.txt and $PWD/same/eval/english.txt" TEXTS="$PWD/same"
 refused "cannot score '$PWD/short/eval/a.txt'" TEXTS="$PWD/short"
 refused "there is no '$PWD/none.gguf'" MODEL="$PWD/none.gguf"
+refused "WINDOWS 'foo' is no range" WINDOWS=foo
 refused "HEAL 'soon' is not a number of minutes" HEAL=soon
 refused "has no config.json; MODEL is a Hugging Face or MLX folder, or a GGUF file" MODEL="$PWD/folder"
 refused "cannot use '$PWD/half.gguf'" MODEL="$PWD/half.gguf"
