@@ -509,29 +509,32 @@ static void sweep_arguments(sweep_words *w, const shrink *s, const char *last) {
     memcpy(w->word, word, sizeof word);
 }
 
-/* Shows the commands that sweep will run: lines without # of its dry run. */
+/* Prints the lines without #, the commands; sweep has made them safe for terminals. */
+static void print_commands(char *said, FILE *to) {
+    size_t n = 0;
+    for (const char *line = said; *line; line += strcspn(line, "\n"), line += *line == '\n')
+        n += *line != '#' && *line != '\n';
+    if (n)
+        say("%zu step%s to run, by %s:", n, n == 1 ? " is" : "s are", n == 1 ? "this command" : "these commands");
+    else
+        say("every step is done");
+    for (char *rest = said, *line; (line = strsep(&rest, "\n"));)
+        if (*line && *line != '#') fprintf(to, "%s\n", line);
+}
+
+/* Shows the commands that sweep will run, by its dry run. */
 static int show_commands(const shrink *s, FILE *to, dw_err *err) {
     sweep_words w;
     char *path = programs_path("sweep", err), *said = NULL;
     if (!path) return err->text[0] ? -1 : dw_fail(err, "there is no program deadwood-sweep");
     sweep_arguments(&w, s, "--dry-run");
     const int status = children_ask(path, (char *const *)w.word, &said, err);
-    size_t n = 0;
     free(path);
     if (children_signal()) end_by(children_signal());
-    for (char *rest = said, *line; status == 0 && rest && (line = strsep(&rest, "\n"));) {
-        if (*line == '#' || !*line) continue;
-        fprintf(to, "%s\n", line); // sweep has made it safe for terminals
-        n++;
-    }
+    if (status == 0) print_commands(said, to);
     if (status > 0) dw_fail(err, "%.*s", (int)strcspn(said, "\n"), said);
     free(said);
-    if (status) return -1;
-    if (n)
-        say("%zu step%s to run, by %s", n, n == 1 ? " is" : "s are", n == 1 ? "this command" : "these commands");
-    else
-        say("every step is done");
-    return 0;
+    return status ? -1 : 0;
 }
 
 static int run_sweep(const shrink *s, dw_err *err) {

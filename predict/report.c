@@ -175,13 +175,18 @@ static const char *verdict(const predict_gain *g) {
 static int tell_verdict(char **text, const predict_result *all, dw_err *err) {
     const predict_gain *g = &all->gain[PREDICT_LEARN_STATIC];
     const predict_tally *p = &all->held_out[PREDICT_LEARN_PREDICTOR];
-    return dw_append(
-        text, err,
-        "\nThe predictors capture %s of the mass at an activity of %s: %s more than the static choice, "
-        "which costs nothing (90 %% interval over %zu windows, conditional on these texts): %s.\n"
-        "In %d of %d layers the closed form captured at least as much as the trained network, and is stored.\n",
-        brief(predict_tally_mass(p)).text, brief(predict_tally_active(p)).text, show_gain(g).text, all->n_windows,
-        verdict(g), all->n_linear, all->n_linear + all->n_network);
+    char interval[80] = "";
+    if (!isnan(g->half))
+        snprintf(interval, sizeof interval, " (90 %% interval over %zu windows, conditional on these texts)",
+                 all->n_windows);
+    return dw_append(text, err,
+                     "\nThe predictors capture %s of the mass at an activity of %s: %s more than the static choice, "
+                     "which costs nothing%s: %s.\n"
+                     "In %d of %d layers the closed form captured at least as much as the trained network on the "
+                     "tokens that choose, "
+                     "and is stored.\n",
+                     brief(predict_tally_mass(p)).text, brief(predict_tally_active(p)).text, show_gain(g).text,
+                     interval, verdict(g), all->n_linear, all->n_linear + all->n_network);
 }
 
 static int tell(char **text, const predict_result *x, size_t n, const traces *t, dw_err *err) {

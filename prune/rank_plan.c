@@ -134,9 +134,10 @@ static void tell(const prune_task *t, const int *n_keep, double wanted, const ra
              "neurons",
              show_bytes(prune_file_bytes(t, n_keep)).text, show_bytes(t->bytes).text);
     if (prune_rate_of(t, n_keep) > 0) snprintf(multiples, sizeof multiples, ", multiples of %d", t->unit);
-    say("rate wanted %.4f, reached %.4f; widths %d to %d%s; the file will have at most %s%s%s", wanted,
-        prune_rate_of(t, n_keep), least, most, multiples, show_bytes(prune_file_bytes(t, n_keep)).text,
-        o->as ? " as " : "", o->as ? kit_types_words(types, o->as, o->output_type) : "");
+    say("rate %s %.4f, reached %.4f; widths %d to %d%s; the file will have at most %s%s%s",
+        t->bytes > 0 || t->us > 0 ? "needed" : "wanted", wanted, prune_rate_of(t, n_keep), least, most, multiples,
+        show_bytes(prune_file_bytes(t, n_keep)).text, o->as ? " as " : "",
+        o->as ? kit_types_words(types, o->as, o->output_type) : "");
 }
 
 static int plan_heads(kit_plan *p, const rank_inputs *in, dw_err *err) {

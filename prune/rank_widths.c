@@ -61,7 +61,7 @@ void rank_warn_of_rate(const prune_task *t, double wanted, const int *n_keep) {
     const double reached = prune_rate_of(t, n_keep);
     if (t->bytes > 0 || t->us > 0 || !(wanted > 0) || fabs(reached - wanted) <= 0.01) return;
     warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with plans of "
-         "exactly that rate",
+         "exactly that rate; a smaller --multiple or --group comes nearer",
          wanted, reached, t->unit);
 }
 
