@@ -198,6 +198,16 @@ static void ratios_under_equal_conditions(void) {
     }
 }
 
+/* What differs between rows of one model is a column, and what differs only between models stands under the table. */
+static void one_model_twice(void) {
+    const char *out = shown(write_table("twice.tsv", "model text base ppl n_ctx kv\n"
+                                                     "dense a dense 10 128 f16\ndense a dense 9 256 f16\n"
+                                                     "cut a dense 20 128 f32\ncut a dense 18 256 f32\n"),
+                            "");
+    CHECK(strstr(out, "| model | context |") && strstr(line_of(out, "cut"), "128"), "%s", out);
+    CHECK(!strstr(out, "| KV cache") && strstr(out, "Rows differ in: KV cache f16, f32."), "%s", out);
+}
+
 /* Perplexities and sizes are the same whatever was timed beside them; the base may not have been timed at all. */
 static void ratios_beside_speeds(void) {
     const char *path = write_table("beside.tsv", "model text base ppl file_bytes depth speed_test decode_tok_s\n"
@@ -393,6 +403,8 @@ static void speeds_that_were_there(void) {
     }
 }
 
+static size_t n_outside; // of the last script
+
 /* The script for a table; free(). */
 static char *script_of(const char *path, const exp_axes *axes, dw_err *err) {
     exp_rows r;
@@ -401,7 +413,7 @@ static char *script_of(const char *path, const exp_axes *axes, dw_err *err) {
     if (!CHECK(!exp_rows_read(&r, &path, 1, err) && !exp_lines_choose(&lines, &r, &all, err), "%s", err->text))
         return NULL;
     const exp_sheet s = {.rows = &r, .lines = &lines};
-    char *script = exp_plot_script(&s, axes, EXP_SVG, err);
+    char *script = exp_plot_script(&s, axes, EXP_SVG, &n_outside, err);
     exp_lines_release(&lines);
     exp_rows_release(&r);
     return script;
@@ -603,6 +615,7 @@ static void ranges_and_title(void) {
     REQUIRE(script);
     CHECK(strstr(script, "set xrange [0.5:3]\n") && strstr(script, "set yrange [*:10]\n"), "%s", script);
     CHECK(!strstr(script, "logscale"), "an axis is logarithmic by what is drawn: %s", script);
+    CHECK(n_outside == 1 && !strstr(script, "30 900"), "what lies outside is not drawn: %s", script);
     CHECK(strstr(script, "set title 'it'.\"'\".'s'"), "%s", script);
     free(script);
     const char *bad[] = {"", "3", "3:1", "1:1", "a:2", ":x", "1:2:3"};
@@ -610,6 +623,11 @@ static void ranges_and_title(void) {
         exp_range r;
         CHECK(exp_range_read(&r, bad[i], NULL), "'%s'", bad[i]);
     }
+    axes = (exp_axes){.x = "x", .y = "y", .by = "kind", .x_range = {.to = 3, .has_to = true}};
+    script = script_for("x y kind\n1 5 a\n2 6 a\n30 900 b\n40 901 b\n", axes);
+    CHECK(script && n_outside == 2 && strstr(script, "title 'a'") && !strstr(script, "title 'b'"),
+          "a series outside is not in the legend: %s", script);
+    free(script);
     axes = (exp_axes){.x = "x", .y = "y", .x_range = {.from = 100, .has_from = true}};
     CHECK(!script_of(test_file("plot.tsv"), &axes, &err) && strstr(err.text, "no point lies within"), "%s", err.text);
 }
@@ -638,7 +656,8 @@ static void bands(void) {
     const exp_choice joined = {.join = "seed"};
     REQUIRE(!exp_rows_read(&r, &path, 1, &err) && !exp_lines_choose(&lines, &r, &joined, &err), "%s", err.text);
     const exp_sheet s = {.rows = &r, .lines = &lines, .join = "seed"};
-    script = exp_plot_script(&s, &(exp_axes){.x = "file_bytes", .y = "ppl", .by = "metric,group"}, EXP_SVG, &err);
+    script = exp_plot_script(&s, &(exp_axes){.x = "file_bytes", .y = "ppl", .by = "metric,group"}, EXP_SVG, &n_outside,
+                             &err);
     CHECK(script && strstr(script, "\n70 43 40 46\n80 23 20 26\nEOD"), "%s", script);
     free(script);
     exp_lines_release(&lines);
@@ -857,6 +876,7 @@ static const test_case cases[] = {
     {"the text of the table is aligned, and its paragraphs are not wide", aligned},
     {"columns can be chosen, also as ratios to the dense model", columns_and_ratios},
     {"a ratio to the dense model is one under the same conditions", ratios_under_equal_conditions},
+    {"a condition that alone tells rows of one model apart is a column", one_model_twice},
     {"what was timed is a condition of speeds, not of perplexities and sizes", ratios_beside_speeds},
     {"values of one column are alternatives, columns are not", alternatives},
     {"sorting puts numbers in order, the dense model first and unknown ones last", sorted},
@@ -881,7 +901,8 @@ static const test_case cases[] = {
     {"numbers of 100,000 and more along an axis have prefixes: 2.5 M", large_numbers_are_short},
     {"long names of series stand below the plot", long_names_stand_below},
     {"a band holds only rows that were measured under the same conditions", bands_of_equal_conditions},
-    {"plain quantizations are one line beside pruned models, and a large dense model squeezes nothing", plain_quantizations},
+    {"plain quantizations are one line beside pruned models, and a large dense model squeezes nothing",
+     plain_quantizations},
     {"SVG, PDF and PNG are drawn by the name of the file, the same bytes each time", pictures},
     {"rows of a sweep are called by what was done, and so is what dominates them", labels},
     {"labels say how many layers were dropped and how many KV heads are kept", labels_of_layers_and_heads},

@@ -72,6 +72,12 @@ static bool is_worth_showing(const exp_sheet *s, const exp_heading *h) {
     return known && (differs || h->role == EXP_MEASURE || h->role == EXP_NAME);
 }
 
+/* Both lines have a known value, and not the same. */
+static bool differ(const exp_rows *r, const exp_line *a, const exp_line *b, int column) {
+    const char *x = exp_line_text(r, a, column), *y = exp_line_text(r, b, column);
+    return x && y && is_known(x) && is_known(y) && strcmp(x, y);
+}
+
 /* The verdict is written together from several columns. */
 static bool has_verdict(const exp_sheet *s) {
     char text[EXP_VERDICT];
@@ -98,6 +104,44 @@ static bool has_field(const exp_sheet *s, const char *name) {
     for (size_t i = 0; i < s->n_fields; i++)
         if (!strcmp(s->field[i].name, name)) return true;
     return false;
+}
+
+/* Whether two lines agree in all that is shown of their names, treatments and conditions. */
+static bool look_alike(const exp_sheet *s, const exp_line *a, const exp_line *b) {
+    for (size_t i = 0; i < s->n_fields; i++) {
+        const exp_field *f = &s->field[i];
+        char text[2][EXP_LABEL] = {"", ""};
+        if (f->is_label) exp_label(text[0], &s->labels, a), exp_label(text[1], &s->labels, b);
+        if (strcmp(text[0], text[1])) return false;
+        if (f->column < 0 || f->heading.role == EXP_MEASURE || !strcmp(f->name, "verdict")) continue;
+        if (differ(s->rows, a, b, f->column)) return false;
+    }
+    return true;
+}
+
+/* Whether lines that look alike were measured under different conditions. */
+static bool tells_apart(const exp_sheet *s, const exp_heading *h) {
+    const int column = exp_rows_find(s->rows, h->column);
+    for (size_t i = 0; i < s->lines->n; i++)
+        for (size_t k = 0; k < i; k++) {
+            const exp_line *a = &s->lines->line[k], *b = &s->lines->line[i];
+            if (differ(s->rows, a, b, column) && look_alike(s, a, b)) return true;
+        }
+    return false;
+}
+
+/* Conditions stand under the table unless lines could not be told apart without them. */
+static int add_telling(exp_sheet *s, dw_err *err) {
+    for (const exp_heading *h = exp_headings; h->column; h++) {
+        const bool is_told = h->role == EXP_CONDITION && !h->usual && strcmp(h->column, "date") &&
+                             strcmp(h->column, "commit") && exp_rows_find(s->rows, h->column) >= 0;
+        if (!is_told || !tells_apart(s, h)) continue;
+        exp_field f;
+        if (exp_field_find(&f, s, h->column, err)) return -1;
+        memmove(s->field + 2, s->field + 1, (s->n_fields++ - 1) * sizeof f); // after the model
+        s->field[1] = f;
+    }
+    return 0;
 }
 
 static bool any_line(const exp_sheet *s, bool (*says)(const exp_rows *r, const exp_line *line)) {
@@ -133,6 +177,7 @@ static int add_usual(exp_sheet *s, dw_err *err) {
         if (strcmp(h->column, "verdict") ? is_worth_showing(s, h) : has_verdict(s))
             rc = add_field(s, is_name ? "label" : h->column, err);
     }
+    if (!rc && s->n_fields) rc = add_telling(s, err);
     return !rc && s->for_programs ? add_marks(s, err) : rc;
 }
 

@@ -293,6 +293,17 @@ static bool is_drawn(const plot *p, const point *a) {
            is_within(&p->ay.range, a->y);
 }
 
+/* A point of a series, within the ranges. */
+static bool is_drawn_of(const plot *p, const point *a, size_t series) {
+    return a->series == series && !a->is_dense && is_drawn(p, a);
+}
+
+static bool is_series_drawn(const plot *p, size_t series) {
+    for (size_t i = 0; i < p->n_points; i++)
+        if (is_drawn_of(p, &p->point[i], series)) return true;
+    return false;
+}
+
 /* ---- the script ----------------------------------------------------------------------------------------------- */
 
 /* A string in single quotes, in which gnuplot substitutes nothing; quotes in it are strings of their own, joined. */
@@ -367,7 +378,7 @@ static void print_data(FILE *out, const plot *p) {
     for (size_t k = 0; k < p->n_series; k++) {
         fprintf(out, "$series%zu << EOD\n", k + 1);
         for (size_t i = 0; i < p->n_points; i++)
-            if (p->point[i].series == k && !p->point[i].is_dense) print_point(out, &p->point[i]);
+            if (is_drawn_of(p, &p->point[i], k)) print_point(out, &p->point[i]);
         fprintf(out, "EOD\n");
     }
     fprintf(out, "$dense << EOD\n");
@@ -433,7 +444,7 @@ static look look_of(const plot *p, size_t series) {
     const point *last = NULL;
     for (size_t i = 0; i < p->n_points; i++) {
         const point *a = &p->point[i];
-        if (a->series != series || a->is_dense) continue;
+        if (!is_drawn_of(p, a, series)) continue;
         l.bars |= !isnan(a->low);
         l.repeats |= last && last->x == a->x;
         n_band += a->is_band;
@@ -459,14 +470,15 @@ static void print_plot(FILE *out, const plot *p) {
     const char *next = "plot ";
     if (has_front(p)) fprintf(out, "%s$front with lines lc rgb '#bbbbbb' lw 5 title 'front'", next), next = ", ";
     next = print_dense(out, p, next);
-    for (size_t k = 0; k < p->n_series; k++, next = ", ") print_series(out, p, k, next);
+    for (size_t k = 0; k < p->n_series; k++)
+        if (is_series_drawn(p, k)) print_series(out, p, k, next), next = ", ";
     fprintf(out, "\n");
 }
 
 /* Beside the plot long names would take half of the width. */
 static bool has_long_names(const plot *p) {
     for (size_t k = 0; k < p->n_series; k++)
-        if (strlen(p->label[k]) > 20) return true;
+        if (strlen(p->label[k]) > 20 && is_series_drawn(p, k)) return true;
     return false;
 }
 
@@ -516,7 +528,14 @@ static int make_points(plot *p, const exp_sheet *s, const exp_axes *axes, dw_err
     return rc;
 }
 
-char *exp_plot_script(const exp_sheet *s, const exp_axes *axes, exp_picture picture, dw_err *err) {
+static size_t count_outside(const plot *p) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->n_points; i++)
+        n += !is_within(&p->ax.range, p->point[i].x) || !is_within(&p->ay.range, p->point[i].y);
+    return n;
+}
+
+char *exp_plot_script(const exp_sheet *s, const exp_axes *axes, exp_picture picture, size_t *n_outside, dw_err *err) {
     plot p = {.ax.range = axes->x_range, .ay.range = axes->y_range};
     exp_text t;
     char *script = NULL;
@@ -527,6 +546,7 @@ char *exp_plot_script(const exp_sheet *s, const exp_axes *axes, exp_picture pict
         set_axis(&p.ay, &p, false);
         if (!p.ax.others.n && !p.ax.all.n) rc = dw_fail(err, "no point lies within --x-range and --y-range");
     }
+    *n_outside = rc ? 0 : count_outside(&p);
     if (!rc && !exp_text_begin(&t, err))
         script = exp_text_end(&t, print_script(t.out, &p, s, axes->title, picture, err), err);
     free(p.point);

@@ -33,8 +33,9 @@ typedef struct exp_axes {
 typedef enum exp_picture { EXP_SVG, EXP_PDF, EXP_PNG, EXP_NO_PICTURE } exp_picture;
 exp_picture exp_picture_of(const char *path); // by the ending of a file's name
 
-/* The script that gnuplot reads, free().  Fails when no line has both numbers, or a column holds texts. */
-char *exp_plot_script(const exp_sheet *s, const exp_axes *axes, exp_picture picture, dw_err *err);
+/* The script that gnuplot reads, free().  *n_outside points lie outside the ranges and are not drawn.  Fails when no
+ * line has both numbers, or a column holds texts. */
+char *exp_plot_script(const exp_sheet *s, const exp_axes *axes, exp_picture picture, size_t *n_outside, dw_err *err);
 /* The picture of *size bytes that gnuplot makes of a script, free().  Fails, naming the package, without gnuplot. */
 char *exp_plot_draw(const char *script, exp_picture picture, size_t *size, dw_err *err);
 

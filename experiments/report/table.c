@@ -126,9 +126,12 @@ static char *draw(const exp_sheet *s, size_t *size, dw_err *err) {
     if (exp_range_read(&axes.x_range, o.x_range, err)) die_usage("--x-range: %s", err->text);
     if (exp_range_read(&axes.y_range, o.y_range, err)) die_usage("--y-range: %s", err->text);
     const exp_picture picture = exp_picture_of(o.plot);
-    char *script = exp_plot_script(s, &axes, picture, err);
+    size_t n_outside;
+    char *script = exp_plot_script(s, &axes, picture, &n_outside, err);
     char *image = script ? exp_plot_draw(script, picture, size, err) : NULL;
     free(script);
+    if (image && n_outside)
+        say("%zu point%s outside the ranges of the plot", n_outside, n_outside == 1 ? " lies" : "s lie");
     return image;
 }
 
