@@ -719,13 +719,15 @@ static int run_steps(shrink *s, dw_err *err) {
 static int make(shrink *s, dw_err *err) {
     if (o.dry_run) return show_commands(s, stdout, err);
     int status = run_steps(s, err);
-    if (status >= 0 && !has_result(s)) {
+    if (status == 0 && !has_result(s)) {
         say("%s was removed from '%s' (--clean), and '%s' is not that model: it is made again", s->result, s->dir,
             o.out);
         status = forget_rows(s, err) ? -1 : run_steps(s, err);
     }
-    const bool is_cleaned = status >= 0 && !dw_file_exists(s->made);
-    if (status < 0 || (!is_cleaned && copy_file(s->made, o.out, err))) return -1;
+    if (status < 0) return -1;
+    if (!has_result(s)) return dw_fail(err, "a step failed; the log in '%s' says why", s->dir);
+    const bool is_cleaned = !dw_file_exists(s->made);
+    if (!is_cleaned && copy_file(s->made, o.out, err)) return -1;
     const int table = run_program("table", (const char *[]){s->rows, NULL}, 1, err);
     warn_of_size();
     if (is_cleaned)

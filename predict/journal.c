@@ -130,7 +130,8 @@ void predict_journal_close(predict_journal *j) {
 }
 
 void predict_journal_remove(predict_journal *j) {
-    unlink(j->path);
+    dw_hold_remove(j->hold);
+    j->hold = NULL;
     predict_journal_close(j);
 }
 

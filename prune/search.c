@@ -326,20 +326,29 @@ static bool parse(const prune_task *t, const char *text, state *s) {
     return s->n_done >= 0 && s->spare >= 0;
 }
 
-static bool has_evaluations_of_another(const prune_task *t, const char *text) {
+static bool has_steps_of_another(const prune_task *t, const char *text) {
     char key[80];
     int n_done;
     return sscanf(text, "deadwood evolve 2\nkey %79s\ndone %d", key, &n_done) == 2 && n_done > 0 &&
            strcmp(key, t->search->key);
 }
 
+static int check_state(const prune_task *t, const char *text, dw_err *err) {
+    const char *path = t->search->state;
+    if (*text && strncmp(text, "deadwood evolve ", 16) != 0)
+        return dw_fail(err, "'%s' is in the way: no interrupted run of rank has written it; remove it", path);
+    return has_steps_of_another(t, text) ? tool_other_run(path, err) : 0;
+}
+
 /* *resumes: an ended run with the same key has left a state. */
 static int resume(const prune_task *t, state *s, bool *resumes, dw_err *err) {
     const char *path = t->search->state;
     size_t size;
-    char *text = path && dw_file_exists(path) ? dw_read_text(path, 1 << 20, &size, NULL) : NULL;
-    *resumes = text && parse(t, text, s);
-    const int rc = text && has_evaluations_of_another(t, text) ? tool_other_run(path, err) : 0;
+    *resumes = false;
+    if (!path || !dw_file_exists(path)) return 0;
+    char *text = dw_read_text(path, 1 << 20, &size, err);
+    const int rc = text ? check_state(t, text, err) : -1;
+    *resumes = !rc && parse(t, text, s);
     free(text);
     return rc;
 }

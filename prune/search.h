@@ -12,7 +12,7 @@
  *              stayed, because the same widths give the same divergence.  Where a whole layer is no multiple of the
  *              unit, a move from it or to it leaves less than a unit over, which later moves may use.  The state is
  *              written to a file after every accepted step, and the same command goes on from it; moves that failed
- *              are tried again then.  A state of another command that has evaluations is refused.
+ *              are tried again then.  A state of another command that has accepted steps is refused.
  *
  * Neither exceeds the bytes that were asked for.  Neither exceeds the neurons of the uniform rule, but for one case:
  * where units are so large that this rule misses the rate by more than 0.01, sensitivity may keep as many neurons as

@@ -268,10 +268,10 @@ void dw_hold_keep(dw_hold *h, bool kept) {
     if (kept || h->slot < 0) let_go(&h->slot, &h->name);
 }
 
-void dw_hold_free(dw_hold *h) {
-    if (!h) return;
-    if (!dw_hold_is_kept(h)) unlink(h->path);
+/* Another process may have the path by now, if somebody removed the file. */
+static void end_hold(dw_hold *h, bool removes) {
     let_go(&h->slot, &h->name);
+    if (removes && is_at(h->fd, h->path)) unlink(h->path);
     dw_hold **at = &holds;
     while (*at != h) at = &(*at)->next;
     *at = h->next;
@@ -280,9 +280,12 @@ void dw_hold_free(dw_hold *h) {
     free(h);
 }
 
+void dw_hold_free(dw_hold *h) {
+    if (h) end_hold(h, !dw_hold_is_kept(h));
+}
+
 void dw_hold_remove(dw_hold *h) {
-    if (h) unlink(h->path);
-    dw_hold_free(h);
+    if (h) end_hold(h, true);
 }
 
 static dw_hold *hold_of(const char *path) {
@@ -411,8 +414,13 @@ static int close_and_rename(dw_out *out, dw_err *err) {
     out->fd = -1;
     if (close(fd)) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
     dw_hold *hold = hold_of(out->path);
+    const bool was_kept = !hold || dw_hold_is_kept(hold);
     if (hold) dw_hold_keep(hold, true); // before the rename: a signal after it must not remove the new file
-    if (rename(out->temporary, out->path)) return fail_create(out->path, err);
+    if (rename(out->temporary, out->path)) {
+        fail_create(out->path, err);
+        if (!was_kept) dw_hold_keep(hold, false);
+        return -1;
+    }
     let_go(&out->slot, &out->temporary);
     sync_folder(out->path);
     return 0;
@@ -423,6 +431,7 @@ int dw_out_commit(dw_out *out, dw_err *err) {
     if (sync_file(out, err) || refuse_input(out, err)) return -1;
     dw_hold *hold = hold_of(out->path);
     int locked = fcntl(out->fd, F_DUPFD_CLOEXEC, 0); // the lock stays until the rename, or as long as the path is held
+    if (hold && locked < 0) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
     const int rc = name_file(out, err) ? -1 : close_and_rename(out, err);
     if (!rc && hold && locked >= 0) {
         const int old = hold->fd;

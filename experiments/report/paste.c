@@ -156,7 +156,8 @@ static int add_marks(exp_sheet *s, dw_err *err) {
     int rc = 0;
     bool speeds = false;
     for (size_t i = 0; i < s->n_fields; i++) speeds |= exp_is_speed(s->field[i].heading.column);
-    if (has_field(s, "kl_mean") && any_line(s, exp_is_bound)) rc = add_field(s, "kl_kind", err);
+    if (has_field(s, "kl_mean") && !has_field(s, "kl_kind") && any_line(s, exp_is_bound))
+        rc = add_field(s, "kl_kind", err);
     if (!rc && speeds && any_line(s, exp_is_disturbed)) rc = add_field(s, "disturbed", err);
     if (!rc && any_line(s, exp_has_leak)) rc = add_field(s, "leak", err);
     return rc;
