@@ -15,5 +15,7 @@ void unguard(guarded *g);
 
 /* Random blocks: any bits, but scales that are numbers of moderate size. */
 void random_weights(dw_rng *rng, const dw_qtype_row *t, uint8_t *w, size_t bytes);
+/* Blocks of such scales, whose other bytes are all `byte`. */
+void constant_weights(dw_rng *rng, const dw_qtype_row *t, uint8_t byte, uint8_t *w, size_t bytes);
 
 #endif

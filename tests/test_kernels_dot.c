@@ -9,13 +9,17 @@
 
 enum { MAX_N = 6400, ROWS = 7, TEXT = 128 };
 
+static const uint8_t lane_place[BLOCKS] = {0, 1, 4, 5, 2, 3, 6, 7}; // of each block, in a lane_record
+
 /* Packed value i of a vector. */
 static double value_in(const uint8_t *act, dw_act_form form, int i) {
-    const int block = i % RECORD / 32;
+    const int block = i % RECORD / 32, at = piece_place(i % RECORD / 16) + i % 16;
     const record *r = (const record *)act + i / RECORD;
+    const lane_record *l = (const lane_record *)act + i / RECORD;
     const quarters *q = (const quarters *)act + i / RECORD;
     if (form == DW_ACT_F32) return (double)((const float *)act)[i];
-    if (form == DW_ACT_INT8) return (double)r->block[block].scale * r->q[piece_place(i % RECORD / 16) + i % 16];
+    if (form == DW_ACT_INT8) return (double)r->block[block].scale * r->q[at];
+    if (form == DW_ACT_INT8_LANES) return (double)l->scale[lane_place[block]] * l->q[at];
     return (double)q->block[block].scale * q->q[i % 32 / 8 * 64 + block * 8 + i % 8];
 }
 
@@ -36,6 +40,7 @@ static const struct {
 } bounds[] = {
     [DW_ACT_F32] = {2e-6, 2e-6},
     [DW_ACT_INT8] = {1e-5, 1.5e-2},
+    [DW_ACT_INT8_LANES] = {1e-5, 1.5e-2},
     [DW_ACT_INT8_QUARTERS] = {1e-5, 1.5e-2},
 };
 
@@ -122,6 +127,36 @@ static void lengths(void) { every_usable(compare_lengths); }
 static void columns(void) { every_usable(compare_columns); }
 static void sizes(void) { every_usable(compare_sizes); }
 
+/* Sums of products in 16 bits must not overflow: all q are 127 or -127, all codes the same. */
+static void compare_extremes(const dw_dot_kernel *k) {
+    enum { N = 512 };
+    static const uint8_t bytes[] = {0x00, 0x0f, 0x7f, 0x80, 0xf0, 0xff};
+    static const float signs[][2] = {{1, 1}, {-1, -1}, {1, -1}};
+    const dw_qtype_row *t = dw_qtype_get(k->type);
+    static uint8_t w[N];
+    static _Alignas(64) uint8_t act[N * 2];
+    static float x[N], decoded[N];
+    dw_rng rng;
+    dw_rng_seed(&rng, 4);
+    for (size_t b = 0; t->block > 1 && b < sizeof bytes; b++)
+        for (int s = 0; s < 3; s++) {
+            constant_weights(&rng, t, bytes[b], w, dw_qtype_row_bytes(t, N));
+            t->decode(w, decoded, N);
+            double expected = 0, size = 1e-3;
+            for (int i = 0; i < N; i++) {
+                x[i] = signs[s][i % 2];
+                expected += (double)decoded[i] * (double)x[i], size += fabs((double)decoded[i]);
+            }
+            float y;
+            dw_act_pack(k->level, k->form, x, N, act);
+            k->rows(&(dw_dot_job){.w = w, .n_rows = 1, .n = N, .act = act, .n_cols = 1, .y = &y, .y_stride = 1});
+            CHECK(fabs(y - expected) <= 1e-5 * size, "%s, bytes %02x, signs %g %g: %.9g, not %.9g", text_of(k, N, 1),
+                  bytes[b], (double)signs[s][0], (double)signs[s][1], (double)y, expected);
+        }
+}
+
+static void extremes(void) { every_usable(compare_extremes); }
+
 static void zero_and_nan(const dw_dot_kernel *k) {
     enum { N = 512 };
     const dw_qtype_row *t = dw_qtype_get(k->type);
@@ -150,20 +185,28 @@ static void zero_and_nan(const dw_dot_kernel *k) {
 
 static void zeros_and_nans(void) { every_usable(zero_and_nan); }
 
-/* Sums of 16 as the other levels have them. */
-static void scale_sums_of_avx2(record *r) {
-    static const uint8_t place[BLOCKS] = {0, 1, 4, 5, 2, 3, 6, 7};
-    float sum16[PIECES];
-    for (int k = 0; k < PIECES; k++) {
-        const int sum = r->lane_sum16[2 * place[k / 2] + k % 2];
-        const float scale = r->block[k / 2].scale;
-        sum16[k] = scale * (float)sum;
+static void same_as_lanes(const record *r, const float *x, int n) {
+    static _Alignas(64) lane_record by_lanes[8];
+    const uint8_t *end = (const uint8_t *)by_lanes + dw_act_bytes(DW_ACT_INT8_LANES, n);
+    if (!dw_level_usable(DW_AVX2)) return test_skip("this machine lacks 'avx2'");
+    memset(by_lanes, 0xee, sizeof by_lanes);
+    dw_act_pack(DW_AVX2, DW_ACT_INT8_LANES, x, n, (uint8_t *)by_lanes);
+    CHECK(*end == 0xee);
+    for (int i = 0; i < (n + RECORD - 1) / RECORD; i++, r++) {
+        const lane_record *l = &by_lanes[i];
+        CHECK(!memcmp(l->q, r->q, sizeof l->q), "record %d", i);
+        for (int k = 0; k < PIECES; k++) {
+            const int block = k / 2, at = lane_place[block];
+            const scale_and_sum both = {l->scale[at], l->sum[at]};
+            const float sum16 = both.scale * (float)l->sum16[2 * at + k % 2];
+            CHECK(!memcmp(&both, &r->block[block], sizeof both) && !memcmp(&sum16, &r->sum16[k], sizeof sum16),
+                  "record %d, piece %d", i, k);
+        }
     }
-    memcpy(r->sum16, sum16, sizeof sum16);
 }
 
-/* Both orders of int8 values hold the same numbers and sums. */
-static void orders_agree(const record *r, const float *x, int n) {
+/* The other order of int8 values holds the same numbers and sums. */
+static void same_as_quarters(const record *r, const float *x, int n) {
     static _Alignas(64) quarters by_quarters[8];
     const uint8_t *end = (const uint8_t *)by_quarters + dw_act_bytes(DW_ACT_INT8_QUARTERS, n);
     if (!dw_level_usable(DW_AVX512)) return test_skip("this machine lacks 'avx512'");
@@ -202,14 +245,14 @@ static void packing_agrees(void) {
         if (!dw_level_usable((dw_level)l)) continue;
         memset(act[l], 0xee, sizeof act[l]);
         dw_act_pack((dw_level)l, DW_ACT_INT8, x, N, act[l]);
-        for (int i = 0; l == DW_AVX2 && i < N; i += RECORD) scale_sums_of_avx2((record *)act[l] + i / RECORD);
         CHECK(!memcmp(act[0], act[l], dw_act_bytes(DW_ACT_INT8, N)), "at %s", dw_level_names[l]);
         CHECK(act[l][dw_act_bytes(DW_ACT_INT8, N)] == 0xee, "at %s", dw_level_names[l]);
     }
     const record *r = (const record *)act[0];
     CHECK(r->q[0] == 127 && r->q[1] == -18 && r->q[2] == -18 && r->q[3] == -16, "ties go to even: %d %d %d", r->q[1],
           r->q[2], r->q[3]);
-    orders_agree(r, x, N);
+    same_as_lanes(r, x, N);
+    same_as_quarters(r, x, N);
     CHECK(r->block[0].scale == 1 && r->block[1].scale == 0 && r->block[1].sum == 0);
 }
 
@@ -289,6 +332,7 @@ static const test_case cases[] = {
     {"rows of any length, read to the last byte and no further, equal decoded weights times activations", lengths},
     {"several columns give what each gives alone", columns},
     {"large and small activations, rows at any address", sizes},
+    {"codes and activations at their largest", extremes},
     {"zero gives zero; NaN and infinity do not vanish", zeros_and_nans},
     {0},
 };

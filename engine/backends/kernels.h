@@ -41,8 +41,14 @@ int dw_level_choose(dw_level *level, dw_err *err);
 enum { DW_DOT_MAX_COLS = 8 };
 
 /* Activations packed for the dot kernels: the F32 values themselves; or int8 blocks of 32, F32 scales and the sums that
- * affine types need, in one of two orders (layouts at the head of kernels_dot.h). */
-typedef enum dw_act_form { DW_ACT_F32, DW_ACT_INT8, DW_ACT_INT8_QUARTERS, DW_N_ACT_FORMS } dw_act_form;
+ * affine types need, in one of three orders (layouts at the head of kernels_dot.h). */
+typedef enum dw_act_form {
+    DW_ACT_F32,
+    DW_ACT_INT8,
+    DW_ACT_INT8_LANES,
+    DW_ACT_INT8_QUARTERS,
+    DW_N_ACT_FORMS
+} dw_act_form;
 
 /* How many bytes ahead of the current ones a stream of weights is prefetched: into the first-level cache, and into the
  * second, which is the farther.  What is best depends on the CPU's maker (kernels_dot.h). */
@@ -81,7 +87,7 @@ extern const dw_dot_kernel dw_dot_decoded[DW_N_LEVELS][DW_QTYPE_END];
  * dw_qtypes. */
 const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type);
 size_t dw_act_bytes(dw_act_form form, int n); // of one packed vector, padded to 64
-/* Packing DW_ACT_INT8_QUARTERS needs level avx512 or above. */
+/* Packing DW_ACT_INT8_LANES needs level avx2 or above, DW_ACT_INT8_QUARTERS avx512. */
 void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act);
 
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */

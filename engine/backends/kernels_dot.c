@@ -15,7 +15,7 @@
 
 size_t dw_act_bytes(dw_act_form form, int n) {
     if (form == DW_ACT_F32) return ((size_t)n * sizeof(float) + 63) / 64 * 64;
-    return (size_t)(n + RECORD - 1) / RECORD * (form == DW_ACT_INT8 ? sizeof(record) : sizeof(quarters));
+    return (size_t)(n + RECORD - 1) / RECORD * (form == DW_ACT_INT8_QUARTERS ? sizeof(quarters) : sizeof(record));
 }
 
 // Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
@@ -49,15 +49,14 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
         memset(act + (size_t)n * sizeof *x, 0, dw_act_bytes(form, n) - (size_t)n * sizeof *x);
         return;
     }
-    record *r = (record *)act;
-    dw_assert(form == DW_ACT_INT8 || level >= DW_AVX512);
+    dw_assert(form == DW_ACT_INT8 || level >= (form == DW_ACT_INT8_LANES ? DW_AVX2 : DW_AVX512));
 #if defined(__x86_64__)
     if (form == DW_ACT_INT8_QUARTERS) return dw_act_pack_quarters(x, n, (quarters *)act);
-    if (level >= DW_AVX512) return dw_act_pack_avx512(x, n, r);
-    if (level == DW_AVX2) return dw_act_pack_avx2(x, n, r);
+    if (form == DW_ACT_INT8_LANES) return dw_act_pack_lanes(x, n, (lane_record *)act);
+    if (level >= DW_AVX512) return dw_act_pack_avx512(x, n, (record *)act);
 #endif
     (void)level;
-    pack_portable(x, n, r);
+    pack_portable(x, n, (record *)act);
 }
 
 /* ---- portable rows of quantized types ------------------------------------------------------------------ */
@@ -327,7 +326,7 @@ DW_QTYPES(DEFINE)
 DW_QTYPES(DEFINE)
 #define AVX2_DECODED(NAME, id, block, bytes, file_type, suffix, HAS) DECODED_ROW(NAME, AVX2, suffix)
 #define AVX512_DECODED(NAME, id, block, bytes, file_type, suffix, HAS) DECODED_ROW(NAME, AVX512, suffix)
-#define AVX2_INT8(type, suffix) [type] = {type, DW_AVX2, DW_ACT_INT8, dw_dot_avx2_##suffix},
+#define AVX2_INT8(type, suffix) [type] = {type, DW_AVX2, DW_ACT_INT8_LANES, dw_dot_avx2_##suffix},
 #define AVX2_F32(type, suffix) [type] = {type, DW_AVX2, DW_ACT_F32, dw_dot_avx2_##suffix},
 #define AVX512_INT8(type, suffix) [type] = {type, DW_AVX512, DW_ACT_INT8, dw_dot_avx512_##suffix},
 #define AVX512_F32(type, suffix) [type] = {type, DW_AVX512, DW_ACT_F32, dw_dot_avx512_##suffix},

@@ -8,7 +8,12 @@
  *          match the first 64 bytes, the high nibbles the next 64, and K-quants need no more than one shuffle.
  *   block  for each 32 values: scale = largest |x| / 127, sum = scale * (sum of q)
  *   sum16  for each 16 values: scale * (sum of q)
- *   lane_sum16  in its place, where AVX2 packs: the sums of q, the blocks in the order of its lanes, 0 1 4 5 2 3 6 7
+ *
+ * DW_ACT_INT8_LANES, `lane_record`, has the same q.  The rest is in the order that sums in two lanes of 128 bits have,
+ * blocks 0 1 4 5 2 3 6 7:
+ *
+ *   scale, sum   as above
+ *   sum16        for each 16 values: the sum of q
  *
  * DW_ACT_INT8_QUARTERS has another order, `quarters`, in which two lanes of 32 bits serve a block, and one vector eight:
  *
@@ -36,11 +41,15 @@ typedef struct scale_and_sum {
 typedef struct record {
     int8_t q[RECORD];
     scale_and_sum block[BLOCKS];
-    union {
-        float sum16[PIECES];
-        int16_t lane_sum16[PIECES];
-    };
+    float sum16[PIECES];
 } record;
+
+typedef struct lane_record {
+    int8_t q[RECORD];
+    float scale[BLOCKS], sum[BLOCKS];
+    int16_t sum16[PIECES];
+    int8_t unused[32];
+} lane_record;
 
 typedef struct quarters {
     int8_t q[RECORD];
@@ -48,7 +57,8 @@ typedef struct quarters {
     float sum16[PIECES];
     int32_t offset[2 * BLOCKS];
 } quarters;
-_Static_assert(sizeof(record) == 384 && sizeof(quarters) == 448, "records keep columns aligned to 64 bytes");
+_Static_assert(sizeof(record) == 384 && sizeof(lane_record) == 384 && sizeof(quarters) == 448,
+               "records keep columns aligned to 64 bytes");
 
 // Where q holds the 16 values of piece k (values 16k..16k+15 of the record).
 static inline int piece_place(int k) {
@@ -167,17 +177,13 @@ static inline act_scale scale_of(uint32_t largest) {
     return (act_scale){.finite = true, .scale = amax / 127.0f, .inverse = 127.0f / amax};
 }
 
-static inline void set_scale_and_sum(record *r, int block, float scale, const int sum[2]) {
+static inline void set_block_sums(record *r, int block, float scale, const int sum[2]) {
     r->block[block].scale = scale;
     r->block[block].sum = scale * (float)(sum[0] + sum[1]);
-}
-
-static inline void set_block_sums(record *r, int block, float scale, const int sum[2]) {
-    set_scale_and_sum(r, block, scale, sum);
     for (int half = 0; half < 2; half++) r->sum16[2 * block + half] = scale * (float)sum[half];
 }
 
-void dw_act_pack_avx2(const float *x, int n, record *act);
+void dw_act_pack_lanes(const float *x, int n, lane_record *act);
 void dw_act_pack_avx512(const float *x, int n, record *act);
 void dw_act_pack_quarters(const float *x, int n, quarters *act);
 

@@ -14,47 +14,15 @@ INLINE __m256i products(dw_qtype type, __m256i u, __m256i q) {
 
 INLINE __m256i in_fours(__m256i twos) { return _mm256_madd_epi16(twos, _mm256_set1_epi16(1)); }
 
-// Number k of each lane of 128 bits, in all places of the lane.
-INLINE __m256 of_lane(__m256 x, int k) {
-    switch (k) {
-    case 0: return _mm256_permute_ps(x, 0x00);
-    case 1: return _mm256_permute_ps(x, 0x55);
-    case 2: return _mm256_permute_ps(x, 0xaa);
-    default: return _mm256_permute_ps(x, 0xff);
-    }
+INLINE __m256i load_q(const lane_record *r, int at) {
+    return _mm256_load_si256((const __m256i *)(const void *)(r->q + at));
 }
 
-INLINE __m256 scaled(__m256i dots, __m256 scale, int k, __m256 sum) {
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), of_lane(scale, k), sum);
+INLINE const lane_record *column(const lane_record *x, size_t act_stride, int c) {
+    return (const lane_record *)column_at((const uint8_t *)x, act_stride, c);
 }
 
-INLINE __m256i load_q(const record *r, int at) { return _mm256_load_si256((const __m256i *)(const void *)(r->q + at)); }
-
-INLINE const record *column(const record *x, size_t act_stride, int c) {
-    return (const record *)column_at((const uint8_t *)x, act_stride, c);
-}
-
-// Blocks of 32: adds half h of the n_blocks blocks at p times each column to sum[c], and to off[c] for add_off.
-INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const record *x, size_t act_stride,
-                     int n_cols, __m256 *sum, __m256 *off) {
-    const pair u[2] = {unpack_pair(type, p, h, 0, n_blocks), unpack_pair(type, p, h, 1, n_blocks)};
-    const __m256 d = scales_32(type, p, h, n_blocks);
-    for (int c = 0; c < n_cols; c++) {
-        const record *r = column(x, act_stride, c);
-        const __m256 scale = _mm256_mul_ps(d, _mm256_load_ps(&r->block[4 * h].scale)); // even: scales; odd: sums
-        off[c] = _mm256_add_ps(off[c], scale);
-        for (int odd = 0; odd < 2; odd++) {
-            const __m256i first = products(type, u[odd].first, load_q(r, 128 * h + 32 * odd));
-            const __m256i last = products(type, u[odd].last, load_q(r, 128 * h + 64 + 32 * odd));
-            const __m256i dots = is_signed(type) ? _mm256_add_epi32(in_fours(first), in_fours(last))
-                                                 : in_fours(_mm256_add_epi16(first, last));
-            sum[c] = scaled(dots, scale, 2 * odd, sum[c]);
-        }
-    }
-}
-
-/* Superblocks: the scales are multiplied as integers, so eight blocks need one conversion.  Sums are taken until each
- * lane has a number or two for each of its blocks, in the order of lane_sum16. */
+/* Sums of a lane are folded until it has one number for each of its blocks, in the order of sum16. */
 
 // Words of a and b in turn, each the sum of two; the same of 32 and 64 bits.  These sums wrap around.
 INLINE __m256i fold_16(__m256i a, __m256i b) {
@@ -75,6 +43,50 @@ INLINE __m256i pairs_32(__m256i a, __m256i b) { // (vphaddd takes four operation
                             _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
 }
 
+// As pairs_32, of words: of neighbours, each the sum of a's, then of b's.
+INLINE __m256i pairs_of_twos(__m256i a, __m256i b) {
+    const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
+    return _mm256_add_epi16(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
+                            _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
+}
+
+/* Blocks of 32: the dots of the four of half h.  In 16 bits, 16 products of 4-bit weights fit (15 * 127 * 16), eight of
+ * 5-bit weights (31 * 127 * 8) and two of 8-bit weights. */
+INLINE __m256i dots_of_half(dw_qtype type, const pair u[2], const lane_record *r, int h) {
+    __m256i dots[2];
+    for (int odd = 0; odd < 2; odd++) {
+        const int at = 128 * h + 32 * odd;
+        const __m256i first = products(type, u[odd].first, load_q(r, at));
+        const __m256i last = products(type, u[odd].last, load_q(r, at + 64));
+        dots[odd] = is_signed(type) ? _mm256_add_epi32(in_fours(first), in_fours(last)) : _mm256_add_epi16(first, last);
+    }
+    return is_signed(type) ? pairs_32(dots[0], dots[1]) : fold_64(dots[0], dots[1]);
+}
+
+// Adds the n_blocks blocks of 32 at p times each column to sum[c], and to off[c] for add_off.
+INLINE void add_blocks(dw_qtype type, const uint8_t *p, int n_blocks, const lane_record *x, size_t act_stride,
+                       int n_cols, __m256 *sum, __m256 *off) {
+    __m256i half[2][4];
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+        const pair u[2] = {unpack_pair(type, p, h, 0, n_blocks), unpack_pair(type, p, h, 1, n_blocks)};
+        for (int c = 0; c < n_cols; c++) half[h][c] = dots_of_half(type, u, column(x, act_stride, c), h);
+    }
+    const lane_heads head = lane_heads_of(type, p, n_blocks);
+    for (int c = 0; c < n_cols; c++) {
+        const lane_record *r = column(x, act_stride, c);
+        const __m256i a = half[0][c], b = half[1][c];
+        const __m256i dots = is_signed(type)       ? pairs_32(a, b)
+                             : has_four_bits(type) ? in_fours(pairs_of_twos(a, b))
+                                                   : pairs_32(in_fours(a), in_fours(b));
+        const __m256 scale = _mm256_mul_ps(head.d, _mm256_load_ps(r->scale));
+        sum[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), scale, sum[c]);
+        if (!is_signed(type)) off[c] = _mm256_fmadd_ps(head.m, _mm256_load_ps(r->sum), off[c]);
+    }
+}
+
+/* Superblocks: the scales are multiplied as integers. */
+
 // Q6_K: the products of half h times their scales.  Four products fit in 16 bits: 63 * 127 * 4.
 INLINE __m256i scaled_fours(const __m256i twos[4], int h, __m256i scale) {
     const __m128i first_last = _mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3);
@@ -87,7 +99,7 @@ INLINE __m256i scaled_fours(const __m256i twos[4], int h, __m256i scale) {
 /* The dots of half h.  Q2_K, Q3_K: words, twice first 0, last 0, first 1, last 1 of each lane (28 * 127 * 8 fits).
  * Q4_K, Q5_K: words, four of each lane's even block, four of its odd one (31 * 127 * 8 fits).
  * Q6_K: two of each, 32 bits, scaled. */
-INLINE __m256i half_dots(dw_qtype type, const __m256i code[4], const record *r, int h, __m256i scale) {
+INLINE __m256i half_dots(dw_qtype type, const __m256i code[4], const lane_record *r, int h, __m256i scale) {
     __m256i twos[4];
     for (int k = 0; k < 4; k++)
         twos[k] = _mm256_maddubs_epi16(code[k], load_q(r, 128 * h + 64 * (k % 2) + 32 * (k / 2)));
@@ -96,13 +108,10 @@ INLINE __m256i half_dots(dw_qtype type, const __m256i code[4], const record *r, 
     return pairs_16(_mm256_add_epi16(twos[0], twos[1]), _mm256_add_epi16(twos[2], twos[3]));
 }
 
-INLINE __m256 lane_scales(const record *r) {
-    return _mm256_shuffle_ps(_mm256_load_ps(&r->block[0].scale), _mm256_load_ps(&r->block[4].scale), 0x88);
-}
-INLINE __m256i load_sums(const record *r) { return _mm256_load_si256((const __m256i *)(const void *)r->lane_sum16); }
+INLINE __m256i load_sums(const lane_record *r) { return _mm256_load_si256((const __m256i *)(const void *)r->sum16); }
 
 // The sum of scale times (code - the type's offset) of each block; odd blocks of Q2_K and Q3_K are four times as large.
-INLINE __m256i block_dots(dw_qtype type, __m256i first, __m256i last, const record *r, __m256i scale) {
+INLINE __m256i block_dots(dw_qtype type, __m256i first, __m256i last, const lane_record *r, __m256i scale) {
     switch (type) {
     case DW_Q2_K: return _mm256_madd_epi16(fold_64(first, last), scale); // 12 * 127 * 16 fits in 16 bits
     case DW_Q3_K: {
@@ -122,7 +131,7 @@ INLINE __m256i block_dots(dw_qtype type, __m256i first, __m256i last, const reco
 }
 
 // Adds the superblock at p times each column to sum[c].
-INLINE void add_superblock(dw_qtype type, const uint8_t *p, const record *x, size_t act_stride, int n_cols,
+INLINE void add_superblock(dw_qtype type, const uint8_t *p, const lane_record *x, size_t act_stride, int n_cols,
                            __m256 *sum) {
     const lane_factors f = lane_factors_of(type, p);
     __m256i half[2][4];
@@ -133,28 +142,27 @@ INLINE void add_superblock(dw_qtype type, const uint8_t *p, const record *x, siz
         for (int c = 0; c < n_cols; c++) half[h][c] = half_dots(type, code, column(x, act_stride, c), h, f.scale);
     }
     for (int c = 0; c < n_cols; c++) {
-        const record *r = column(x, act_stride, c);
+        const lane_record *r = column(x, act_stride, c);
         const __m256i dots = block_dots(type, half[0][c], half[1][c], r, f.scale);
         __m256 value = _mm256_mul_ps(_mm256_cvtepi32_ps(dots), f.d);
         if (type == DW_Q2_K || type == DW_Q4_K || type == DW_Q5_K)
             value = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(load_sums(r), f.min)), f.m, value);
-        sum[c] = _mm256_fmadd_ps(value, lane_scales(r), sum[c]);
+        sum[c] = _mm256_fmadd_ps(value, _mm256_load_ps(r->scale), sum[c]);
     }
 }
 
-INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
-                       __m256 *sum, __m256 *off) {
+INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const lane_record *x, size_t act_stride,
+                       int n_cols, __m256 *sum, __m256 *off) {
     if (is_superblock(type)) {
         add_superblock(type, p, x, act_stride, n_cols, sum);
         return;
     }
-    for (int h = 0; h < 2; h++) add_half(type, p, h, n_blocks, x, act_stride, n_cols, sum, off);
+    add_blocks(type, p, n_blocks, x, act_stride, n_cols, sum, off);
 }
 
 INLINE __m256 add_off(dw_qtype type, __m256 sum, __m256 off) {
     if (is_superblock(type) || is_signed(type)) return sum;
-    const float offset = offset_32(type);
-    return _mm256_fnmadd_ps(off, _mm256_setr_ps(0, offset, 0, offset, 0, offset, 0, offset), sum);
+    return _mm256_fnmadd_ps(off, _mm256_set1_ps(offset_32(type)), sum);
 }
 
 INLINE __m256 folded(__m256 v) { return v; }
@@ -218,7 +226,7 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
 /* ---- rows of each type --------------------------------------------------------------------------------- */
 
 typedef __m256 vf;
-typedef record act_record;
+typedef lane_record act_record;
 #include "backends/kernels_dot_rows.inc"
 
 // Defines dw_dot_avx2_q4_0, dw_dot_avx2_q8_0, .., dw_dot_avx2_f16, ..: one for each row of the two lists.
@@ -253,21 +261,23 @@ INLINE int pack_piece(const float *x, __m256 inverse, int8_t *q) {
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_srli_epi64(two, 32)));
 }
 
-// Where lane_sum16 has each block.
+// Where scale, sum and sum16 have each block.
 static const uint8_t lane_place[BLOCKS] = {0, 1, 4, 5, 2, 3, 6, 7};
 
-TARGET void dw_act_pack_avx2(const float *x, int n, record *act) {
+TARGET void dw_act_pack_lanes(const float *x, int n, lane_record *act) {
     for (int i = 0; i < n; i += 32, x += 32) {
-        record *r = act + i / RECORD;
+        lane_record *r = act + i / RECORD;
         const int block = i % RECORD / 32;
-        if (!block) *r = (record){0};
+        if (!block) *r = (lane_record){0};
         const act_scale s = scale_of(largest_bits(x));
         if (s.zero) continue;
         int sum[2] = {0, 0};
         for (int half = 0; half < 2 && s.finite; half++)
             sum[half] = pack_piece(x + 16 * half, _mm256_set1_ps(s.inverse), r->q + piece_place(2 * block + half));
-        set_scale_and_sum(r, block, s.scale, sum);
-        for (int half = 0; half < 2; half++) r->lane_sum16[2 * lane_place[block] + half] = (int16_t)sum[half];
+        const int at = lane_place[block];
+        r->scale[at] = s.scale;
+        r->sum[at] = s.scale * (float)(sum[0] + sum[1]);
+        for (int half = 0; half < 2; half++) r->sum16[2 * at + half] = (int16_t)sum[half];
     }
 }
 #endif

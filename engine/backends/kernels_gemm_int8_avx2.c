@@ -15,7 +15,6 @@ enum { LANES = 8 };
 typedef __m256 vf;
 typedef int32_t vi __attribute__((vector_size(32)));
 
-INLINE bool has_four_bits(dw_qtype type) { return type == DW_Q4_0 || type == DW_Q4_1 || type == DW_Q4_K; }
 #define WORDS(type) (type == DW_Q6_K ? 2 : has_scale_of_16(type) || !(has_four_bits(type) || is_signed(type)) ? 4 : 8)
 #define ROWS(type) 4
 

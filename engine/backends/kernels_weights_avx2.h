@@ -23,6 +23,8 @@ typedef struct pair {
 } pair;
 
 INLINE bool is_signed(dw_qtype type) { return type == DW_Q8_0 || type == DW_IQ4_NL; }
+INLINE bool has_minimum(dw_qtype type) { return type == DW_Q4_1 || type == DW_Q5_1; }
+INLINE bool has_four_bits(dw_qtype type) { return type == DW_Q4_0 || type == DW_Q4_1 || type == DW_Q4_K; }
 
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256(p); }
@@ -161,11 +163,11 @@ INLINE __m128i block_heads(dw_qtype type, const uint8_t *p, int n_blocks) {
     if (n_blocks < 1) return _mm_setzero_si128();
     const __m128i a = load128(p), b = load128(p + (last < 1 ? last : 1) * bytes), c = load128(p + (last < 2 ? last : 2) * bytes),
                   d = load128(p + (last < 3 ? last : 3) * bytes);
-    const bool has_minimum = type == DW_Q4_1 || type == DW_Q5_1;
-    const __m128i ab = has_minimum ? _mm_unpacklo_epi32(a, b) : _mm_unpacklo_epi16(a, b);
-    const __m128i cd = has_minimum ? _mm_unpacklo_epi32(c, d) : _mm_unpacklo_epi16(c, d);
+    const bool has_min = has_minimum(type);
+    const __m128i ab = has_min ? _mm_unpacklo_epi32(a, b) : _mm_unpacklo_epi16(a, b);
+    const __m128i cd = has_min ? _mm_unpacklo_epi32(c, d) : _mm_unpacklo_epi16(c, d);
     const __m128i abcd = _mm_unpacklo_epi32(ab, cd);
-    const __m128i heads = has_minimum ? _mm_unpacklo_epi64(ab, cd) : _mm_unpacklo_epi16(abcd, abcd);
+    const __m128i heads = has_min ? _mm_unpacklo_epi64(ab, cd) : _mm_unpacklo_epi16(abcd, abcd);
     return n_blocks < 4 ? _mm_and_si128(heads, _mm_cmpgt_epi32(_mm_set1_epi32(n_blocks), _mm_setr_epi32(0, 1, 2, 3))) : heads;
 }
 
@@ -180,6 +182,31 @@ INLINE __m256 scales_32(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
                              _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both)));
     }
     return _mm256_cvtph_ps(block_heads(type, p + 4 * h * (record_bytes(type) / 8), n_blocks - 4 * h));
+}
+
+/* d of eight blocks of 32, and m, or d where their type has no minimum, in the order of lane_record; zeros from block
+ * n_blocks on.  offset_32 * m * sum is subtracted. */
+typedef struct lane_heads {
+    __m256 d, m;
+} lane_heads;
+
+INLINE lane_heads lane_heads_of(dw_qtype type, const uint8_t *p, int n_blocks) {
+    static const int8_t order[BLOCKS] = {0, 1, 4, 5, 2, 3, 6, 7};
+    const int bytes = record_bytes(type) / 8, last = n_blocks - 1; // a block has at least 16 bytes
+    __m128i two[4], four[2];
+    for (int i = 0; i < 4; i++) { // d d m m
+        const int a = order[2 * i], b = order[2 * i + 1];
+        two[i] = _mm_unpacklo_epi16(load128(p + (a < last ? a : last) * bytes),
+                                    load128(p + (b < last ? b : last) * bytes));
+    }
+    for (int i = 0; i < 2; i++) four[i] = _mm_unpacklo_epi32(two[2 * i], two[2 * i + 1]);
+    __m128i d = _mm_unpacklo_epi64(four[0], four[1]), m = _mm_unpackhi_epi64(four[0], four[1]);
+    if (n_blocks < BLOCKS) {
+        const __m128i here = _mm_cmpgt_epi16(_mm_set1_epi16((short)n_blocks), _mm_setr_epi16(0, 1, 4, 5, 2, 3, 6, 7));
+        d = _mm_and_si128(d, here), m = _mm_and_si128(m, here);
+    }
+    const __m256 ds = _mm256_cvtph_ps(d);
+    return (lane_heads){ds, has_minimum(type) ? _mm256_cvtph_ps(m) : ds};
 }
 
 INLINE float offset_32(dw_qtype type) {
@@ -270,7 +297,7 @@ INLINE void superblock_codes(dw_qtype type, const uint8_t *p, int h, __m256i cod
     }
 }
 
-/* value = d scale code - m min, in the order of lane_sum16.  The factors of pieces are words. */
+/* value = d scale code - m min, in the order of lane_record.  The factors of pieces are words. */
 typedef struct lane_factors {
     __m256i scale, min;
     __m256 d, m;
