@@ -195,6 +195,8 @@ static void same_as_lanes(const record *r, const float *x, int n) {
     for (int i = 0; i < (n + RECORD - 1) / RECORD; i++, r++) {
         const lane_record *l = &by_lanes[i];
         CHECK(!memcmp(l->q, r->q, sizeof l->q), "record %d", i);
+        for (int at = 0; at < BLOCKS; at++)
+            CHECK(l->offset[at] == -8 * (l->sum16[2 * at] + l->sum16[2 * at + 1]), "record %d, place %d", i, at);
         for (int k = 0; k < PIECES; k++) {
             const int block = k / 2, at = lane_place[block];
             const scale_and_sum both = {l->scale[at], l->sum[at]};

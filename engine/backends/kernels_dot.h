@@ -14,6 +14,7 @@
  *
  *   scale, sum   as above
  *   sum16        for each 16 values: the sum of q
+ *   offset       -8 * (sum of q), what the offset 8 of Q4_0 adds to u . q
  *
  * DW_ACT_INT8_QUARTERS has another order, `quarters`, in which two lanes of 32 bits serve a block, and one vector eight:
  *
@@ -48,7 +49,7 @@ typedef struct lane_record {
     int8_t q[RECORD];
     float scale[BLOCKS], sum[BLOCKS];
     int16_t sum16[PIECES];
-    int8_t unused[32];
+    int32_t offset[BLOCKS];
 } lane_record;
 
 typedef struct quarters {

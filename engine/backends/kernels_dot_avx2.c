@@ -76,12 +76,13 @@ INLINE void add_blocks(dw_qtype type, const uint8_t *p, int n_blocks, const lane
     for (int c = 0; c < n_cols; c++) {
         const lane_record *r = column(x, act_stride, c);
         const __m256i a = half[0][c], b = half[1][c];
-        const __m256i dots = is_signed(type)       ? pairs_32(a, b)
-                             : has_four_bits(type) ? in_fours(pairs_of_twos(a, b))
-                                                   : pairs_32(in_fours(a), in_fours(b));
+        __m256i dots = is_signed(type)       ? pairs_32(a, b)
+                       : has_four_bits(type) ? in_fours(pairs_of_twos(a, b))
+                                             : pairs_32(in_fours(a), in_fours(b));
+        if (type == DW_Q4_0) dots = _mm256_add_epi32(dots, _mm256_load_si256((const __m256i *)(const void *)r->offset));
         const __m256 scale = _mm256_mul_ps(head.d, _mm256_load_ps(r->scale));
         sum[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), scale, sum[c]);
-        if (!is_signed(type)) off[c] = _mm256_fmadd_ps(head.m, _mm256_load_ps(r->sum), off[c]);
+        if (!is_signed(type) && type != DW_Q4_0) off[c] = _mm256_fmadd_ps(head.m, _mm256_load_ps(r->sum), off[c]);
     }
 }
 
@@ -161,7 +162,7 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const lane
 }
 
 INLINE __m256 add_off(dw_qtype type, __m256 sum, __m256 off) {
-    if (is_superblock(type) || is_signed(type)) return sum;
+    if (is_superblock(type) || is_signed(type) || type == DW_Q4_0) return sum;
     return _mm256_fnmadd_ps(off, _mm256_set1_ps(offset_32(type)), sum);
 }
 
@@ -277,6 +278,7 @@ TARGET void dw_act_pack_lanes(const float *x, int n, lane_record *act) {
         const int at = lane_place[block];
         r->scale[at] = s.scale;
         r->sum[at] = s.scale * (float)(sum[0] + sum[1]);
+        r->offset[at] = -8 * (sum[0] + sum[1]);
         for (int half = 0; half < 2; half++) r->sum16[2 * at + half] = (int16_t)sum[half];
     }
 }
