@@ -133,8 +133,8 @@ static void compare_extremes(const dw_dot_kernel *k) {
     static const uint8_t bytes[] = {0x00, 0x0f, 0x7f, 0x80, 0xf0, 0xff};
     static const float signs[][2] = {{1, 1}, {-1, -1}, {1, -1}};
     const dw_qtype_row *t = dw_qtype_get(k->type);
-    static uint8_t w[N];
-    static _Alignas(64) uint8_t act[N * 2];
+    static uint8_t w[N * 4];
+    static _Alignas(64) uint8_t act[N * 4];
     static float x[N], decoded[N];
     dw_rng rng;
     dw_rng_seed(&rng, 4);
