@@ -9,7 +9,7 @@
 
 enum { MAX_N = 6400, ROWS = 7, TEXT = 128 };
 
-static const uint8_t lane_place[BLOCKS] = {0, 1, 4, 5, 2, 3, 6, 7}; // of each block, in a lane_record
+static const uint8_t place_in_lanes[BLOCKS] = {0, 1, 4, 5, 2, 3, 6, 7}; // of each block, in a lane_record
 
 /* Packed value i of a vector. */
 static double value_in(const uint8_t *act, dw_act_form form, int i) {
@@ -19,7 +19,7 @@ static double value_in(const uint8_t *act, dw_act_form form, int i) {
     const quarters *q = (const quarters *)act + i / RECORD;
     if (form == DW_ACT_F32) return (double)((const float *)act)[i];
     if (form == DW_ACT_INT8) return (double)r->block[block].scale * r->q[at];
-    if (form == DW_ACT_INT8_LANES) return (double)l->scale[lane_place[block]] * l->q[at];
+    if (form == DW_ACT_INT8_LANES) return (double)l->scale[place_in_lanes[block]] * l->q[at];
     return (double)q->block[block].scale * q->q[i % 32 / 8 * 64 + block * 8 + i % 8];
 }
 
@@ -185,20 +185,25 @@ static void zero_and_nan(const dw_dot_kernel *k) {
 
 static void zeros_and_nans(void) { every_usable(zero_and_nan); }
 
+/* Packs, and writes no byte more than dw_act_bytes. */
+static void pack_whole(dw_level level, dw_act_form form, const float *x, int n, void *act, size_t bytes) {
+    memset(act, 0xee, bytes);
+    dw_act_pack(level, form, x, n, act);
+    CHECK(((const uint8_t *)act)[dw_act_bytes(form, n)] == 0xee, "at %s", dw_level_names[level]);
+}
+
+/* The orders of lanes and of quarters hold the same numbers and sums. */
 static void same_as_lanes(const record *r, const float *x, int n) {
     static _Alignas(64) lane_record by_lanes[8];
-    const uint8_t *end = (const uint8_t *)by_lanes + dw_act_bytes(DW_ACT_INT8_LANES, n);
     if (!dw_level_usable(DW_AVX2)) return test_skip("this machine lacks 'avx2'");
-    memset(by_lanes, 0xee, sizeof by_lanes);
-    dw_act_pack(DW_AVX2, DW_ACT_INT8_LANES, x, n, (uint8_t *)by_lanes);
-    CHECK(*end == 0xee);
+    pack_whole(DW_AVX2, DW_ACT_INT8_LANES, x, n, by_lanes, sizeof by_lanes);
     for (int i = 0; i < (n + RECORD - 1) / RECORD; i++, r++) {
         const lane_record *l = &by_lanes[i];
         CHECK(!memcmp(l->q, r->q, sizeof l->q), "record %d", i);
         for (int at = 0; at < BLOCKS; at++)
             CHECK(l->offset[at] == -8 * (l->sum16[2 * at] + l->sum16[2 * at + 1]), "record %d, place %d", i, at);
         for (int k = 0; k < PIECES; k++) {
-            const int block = k / 2, at = lane_place[block];
+            const int block = k / 2, at = place_in_lanes[block];
             const scale_and_sum both = {l->scale[at], l->sum[at]};
             const float sum16 = both.scale * (float)l->sum16[2 * at + k % 2];
             CHECK(!memcmp(&both, &r->block[block], sizeof both) && !memcmp(&sum16, &r->sum16[k], sizeof sum16),
@@ -207,14 +212,10 @@ static void same_as_lanes(const record *r, const float *x, int n) {
     }
 }
 
-/* The other order of int8 values holds the same numbers and sums. */
 static void same_as_quarters(const record *r, const float *x, int n) {
     static _Alignas(64) quarters by_quarters[8];
-    const uint8_t *end = (const uint8_t *)by_quarters + dw_act_bytes(DW_ACT_INT8_QUARTERS, n);
     if (!dw_level_usable(DW_AVX512)) return test_skip("this machine lacks 'avx512'");
-    memset(by_quarters, 0xee, sizeof by_quarters);
-    dw_act_pack(DW_AVX512, DW_ACT_INT8_QUARTERS, x, n, (uint8_t *)by_quarters);
-    CHECK(*end == 0xee);
+    pack_whole(DW_AVX512, DW_ACT_INT8_QUARTERS, x, n, by_quarters, sizeof by_quarters);
     for (int i = 0; i < n; i++) {
         const double expected = value_in((const uint8_t *)r, DW_ACT_INT8, i),
                      got = value_in((const uint8_t *)by_quarters, DW_ACT_INT8_QUARTERS, i);
@@ -245,10 +246,8 @@ static void packing_agrees(void) {
     x[0] = 127, x[700] = NAN, x[800] = INFINITY, x[900] = 3e38f;
     for (int l = 0; l < DW_N_LEVELS; l++) {
         if (!dw_level_usable((dw_level)l)) continue;
-        memset(act[l], 0xee, sizeof act[l]);
-        dw_act_pack((dw_level)l, DW_ACT_INT8, x, N, act[l]);
+        pack_whole((dw_level)l, DW_ACT_INT8, x, N, act[l], sizeof act[l]);
         CHECK(!memcmp(act[0], act[l], dw_act_bytes(DW_ACT_INT8, N)), "at %s", dw_level_names[l]);
-        CHECK(act[l][dw_act_bytes(DW_ACT_INT8, N)] == 0xee, "at %s", dw_level_names[l]);
     }
     const record *r = (const record *)act[0];
     CHECK(r->q[0] == 127 && r->q[1] == -18 && r->q[2] == -18 && r->q[3] == -16, "ties go to even: %d %d %d", r->q[1],

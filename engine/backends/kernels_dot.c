@@ -15,7 +15,8 @@
 
 size_t dw_act_bytes(dw_act_form form, int n) {
     if (form == DW_ACT_F32) return ((size_t)n * sizeof(float) + 63) / 64 * 64;
-    return (size_t)(n + RECORD - 1) / RECORD * (form == DW_ACT_INT8_QUARTERS ? sizeof(quarters) : sizeof(record));
+    return (size_t)(n + RECORD - 1) / RECORD *
+           (form == DW_ACT_INT8_QUARTERS ? sizeof(quarters) : sizeof(record)); // (lane_record's, too)
 }
 
 // Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.

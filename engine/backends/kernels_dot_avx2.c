@@ -1,4 +1,7 @@
-/* kernels_dot_avx2.c - dot rows with AVX2, FMA and F16C: as kernels_dot_avx512.c with vectors half as wide. */
+/* kernels_dot_avx2.c - dot rows with AVX2, FMA and F16C.
+ *
+ * A vector has two lanes of 128 bits, and in each a block of 32 weights, or half of one (DW_ACT_INT8_LANES).  The dots of
+ * a record's eight blocks are folded to one vector, which is converted and scaled once. */
 #if defined(__x86_64__)
 #include "backends/kernels_weights_avx2.h"
 
@@ -22,7 +25,7 @@ INLINE const lane_record *column(const lane_record *x, size_t act_stride, int c)
     return (const lane_record *)column_at((const uint8_t *)x, act_stride, c);
 }
 
-/* Sums of a lane are folded until it has one number for each of its blocks, in the order of sum16. */
+/* Sums are folded until each lane has a number or two for each of its blocks, in the order of sum16. */
 
 // Words of a and b in turn, each the sum of two; the same of 32 and 64 bits.  These sums wrap around.
 INLINE __m256i fold_16(__m256i a, __m256i b) {
@@ -35,24 +38,25 @@ INLINE __m256i fold_64(__m256i a, __m256i b) {
     return _mm256_add_epi16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
 }
 
+// Of each lane the even and the odd numbers of 32 bits, first a's, then b's.
+INLINE __m256i even_32(__m256i a, __m256i b) {
+    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
+}
+INLINE __m256i odd_32(__m256i a, __m256i b) {
+    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
+}
+
 // Sums of neighbours, of each lane first a's, then b's: 16 bits, in which they fit, or 32.
 INLINE __m256i pairs_16(__m256i a, __m256i b) { return _mm256_packs_epi32(in_fours(a), in_fours(b)); }
 INLINE __m256i pairs_32(__m256i a, __m256i b) { // (vphaddd takes four operations on Zen 3)
-    const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
-    return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
-                            _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
+    return _mm256_add_epi32(even_32(a, b), odd_32(a, b));
 }
-
-// As pairs_32, of words: of neighbours, each the sum of a's, then of b's.
-INLINE __m256i pairs_of_twos(__m256i a, __m256i b) {
-    const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
-    return _mm256_add_epi16(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
-                            _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
-}
+// As pairs_32, of two words each.
+INLINE __m256i pairs_of_twos(__m256i a, __m256i b) { return _mm256_add_epi16(even_32(a, b), odd_32(a, b)); }
 
 /* Blocks of 32: the dots of the four of half h.  In 16 bits, 16 products of 4-bit weights fit (15 * 127 * 16), eight of
  * 5-bit weights (31 * 127 * 8) and two of 8-bit weights. */
-INLINE __m256i dots_of_half(dw_qtype type, const pair u[2], const lane_record *r, int h) {
+INLINE __m256i half_dots_32(dw_qtype type, const pair u[2], const lane_record *r, int h) {
     __m256i dots[2];
     for (int odd = 0; odd < 2; odd++) {
         const int at = 128 * h + 32 * odd;
@@ -63,6 +67,9 @@ INLINE __m256i dots_of_half(dw_qtype type, const pair u[2], const lane_record *r
     return is_signed(type) ? pairs_32(dots[0], dots[1]) : fold_64(dots[0], dots[1]);
 }
 
+// Types whose offset or minimum add_off adds; that of Q4_0 is in the activations, superblocks have their own.
+INLINE bool has_off(dw_qtype type) { return !is_superblock(type) && !is_signed(type) && type != DW_Q4_0; }
+
 // Adds the n_blocks blocks of 32 at p times each column to sum[c], and to off[c] for add_off.
 INLINE void add_blocks(dw_qtype type, const uint8_t *p, int n_blocks, const lane_record *x, size_t act_stride,
                        int n_cols, __m256 *sum, __m256 *off) {
@@ -70,7 +77,7 @@ INLINE void add_blocks(dw_qtype type, const uint8_t *p, int n_blocks, const lane
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
         const pair u[2] = {unpack_pair(type, p, h, 0, n_blocks), unpack_pair(type, p, h, 1, n_blocks)};
-        for (int c = 0; c < n_cols; c++) half[h][c] = dots_of_half(type, u, column(x, act_stride, c), h);
+        for (int c = 0; c < n_cols; c++) half[h][c] = half_dots_32(type, u, column(x, act_stride, c), h);
     }
     const lane_heads head = lane_heads_of(type, p, n_blocks);
     for (int c = 0; c < n_cols; c++) {
@@ -82,7 +89,7 @@ INLINE void add_blocks(dw_qtype type, const uint8_t *p, int n_blocks, const lane
         if (type == DW_Q4_0) dots = _mm256_add_epi32(dots, _mm256_load_si256((const __m256i *)(const void *)r->offset));
         const __m256 scale = _mm256_mul_ps(head.d, _mm256_load_ps(r->scale));
         sum[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), scale, sum[c]);
-        if (!is_signed(type) && type != DW_Q4_0) off[c] = _mm256_fmadd_ps(head.m, _mm256_load_ps(r->sum), off[c]);
+        if (has_off(type)) off[c] = _mm256_fmadd_ps(head.m, _mm256_load_ps(r->sum), off[c]);
     }
 }
 
@@ -162,8 +169,7 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const lane
 }
 
 INLINE __m256 add_off(dw_qtype type, __m256 sum, __m256 off) {
-    if (is_superblock(type) || is_signed(type) || type == DW_Q4_0) return sum;
-    return _mm256_fnmadd_ps(off, _mm256_set1_ps(offset_32(type)), sum);
+    return has_off(type) ? _mm256_fnmadd_ps(off, _mm256_set1_ps(offset_32(type)), sum) : sum;
 }
 
 INLINE __m256 folded(__m256 v) { return v; }
@@ -262,9 +268,6 @@ INLINE int pack_piece(const float *x, __m256 inverse, int8_t *q) {
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_srli_epi64(two, 32)));
 }
 
-// Where scale, sum and sum16 have each block.
-static const uint8_t lane_place[BLOCKS] = {0, 1, 4, 5, 2, 3, 6, 7};
-
 TARGET void dw_act_pack_lanes(const float *x, int n, lane_record *act) {
     for (int i = 0; i < n; i += 32, x += 32) {
         lane_record *r = act + i / RECORD;
@@ -275,7 +278,7 @@ TARGET void dw_act_pack_lanes(const float *x, int n, lane_record *act) {
         int sum[2] = {0, 0};
         for (int half = 0; half < 2 && s.finite; half++)
             sum[half] = pack_piece(x + 16 * half, _mm256_set1_ps(s.inverse), r->q + piece_place(2 * block + half));
-        const int at = lane_place[block];
+        const int at = lane_place(block);
         r->scale[at] = s.scale;
         r->sum[at] = s.scale * (float)(sum[0] + sum[1]);
         r->offset[at] = -8 * (sum[0] + sum[1]);

@@ -157,45 +157,18 @@ INLINE __m256i columns_of(dw_qtype type, const uint8_t *p, int s) {
 
 INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
-// d, m of four blocks of 32, or d, d where their type has no minimum, as F16; zeros from block n_blocks on.
-INLINE __m128i block_heads(dw_qtype type, const uint8_t *p, int n_blocks) {
-    const int bytes = record_bytes(type) / 8, last = n_blocks - 1; // a block has at least 16 bytes
-    if (n_blocks < 1) return _mm_setzero_si128();
-    const __m128i a = load128(p), b = load128(p + (last < 1 ? last : 1) * bytes), c = load128(p + (last < 2 ? last : 2) * bytes),
-                  d = load128(p + (last < 3 ? last : 3) * bytes);
-    const bool has_min = has_minimum(type);
-    const __m128i ab = has_min ? _mm_unpacklo_epi32(a, b) : _mm_unpacklo_epi16(a, b);
-    const __m128i cd = has_min ? _mm_unpacklo_epi32(c, d) : _mm_unpacklo_epi16(c, d);
-    const __m128i abcd = _mm_unpacklo_epi32(ab, cd);
-    const __m128i heads = has_min ? _mm_unpacklo_epi64(ab, cd) : _mm_unpacklo_epi16(abcd, abcd);
-    return n_blocks < 4 ? _mm_and_si128(heads, _mm_cmpgt_epi32(_mm_set1_epi32(n_blocks), _mm_setr_epi32(0, 1, 2, 3))) : heads;
-}
-
-// Types with one scale for 32 weights: d, m of four blocks; offset_32 * m * sum is subtracted.
-INLINE __m256 scales_32(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
-    if (is_superblock(type)) {
-        uint64_t scales, mins;
-        dw_unpack_scales_mins(p + 4, &scales, &mins);
-        const __m128i both = _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)(scales >> 32 * h)),
-                                               _mm_cvtsi64_si128((long long)(mins >> 32 * h)));
-        return _mm256_mul_ps(_mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p))),
-                             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both)));
-    }
-    return _mm256_cvtph_ps(block_heads(type, p + 4 * h * (record_bytes(type) / 8), n_blocks - 4 * h));
-}
-
 /* d of eight blocks of 32, and m, or d where their type has no minimum, in the order of lane_record; zeros from block
- * n_blocks on.  offset_32 * m * sum is subtracted. */
+
+ * n_blocks on. */
 typedef struct lane_heads {
     __m256 d, m;
 } lane_heads;
 
 INLINE lane_heads lane_heads_of(dw_qtype type, const uint8_t *p, int n_blocks) {
-    static const int8_t order[BLOCKS] = {0, 1, 4, 5, 2, 3, 6, 7};
     const int bytes = record_bytes(type) / 8, last = n_blocks - 1; // a block has at least 16 bytes
     __m128i two[4], four[2];
     for (int i = 0; i < 4; i++) { // d d m m
-        const int a = order[2 * i], b = order[2 * i + 1];
+        const int a = lane_place(2 * i), b = lane_place(2 * i + 1);
         two[i] = _mm_unpacklo_epi16(load128(p + (a < last ? a : last) * bytes),
                                     load128(p + (b < last ? b : last) * bytes));
     }
@@ -207,6 +180,20 @@ INLINE lane_heads lane_heads_of(dw_qtype type, const uint8_t *p, int n_blocks) {
     }
     const __m256 ds = _mm256_cvtph_ps(d);
     return (lane_heads){ds, has_minimum(type) ? _mm256_cvtph_ps(m) : ds};
+}
+
+// Types with one scale for 32 weights: d, m of the blocks of half h; offset_32 * m * sum is subtracted.
+INLINE __m256 scales_32(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
+    if (is_superblock(type)) {
+        uint64_t scales, mins;
+        dw_unpack_scales_mins(p + 4, &scales, &mins);
+        const __m128i both = _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)(scales >> 32 * h)),
+                                               _mm_cvtsi64_si128((long long)(mins >> 32 * h)));
+        return _mm256_mul_ps(_mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p))),
+                             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both)));
+    }
+    const lane_heads head = lane_heads_of(type, p, n_blocks);
+    return h ? _mm256_unpackhi_ps(head.d, head.m) : _mm256_unpacklo_ps(head.d, head.m);
 }
 
 INLINE float offset_32(dw_qtype type) {
