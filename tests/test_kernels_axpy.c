@@ -11,7 +11,8 @@ enum { FILE_ROWS = 40, MAX_ROWS = 96, MAX_N = 1024, TEXT = 160 };
 
 // Largest accepted squared error / squared size.
 static double bound_of(const dw_axpy_kernel *k) {
-    return k->type == DW_Q4_0 && k == &dw_axpy_kernels[k->level][k->type] ? 1e-9 : 1e-12; // factors of 16 bits
+    const bool is_decoded = k == &dw_axpy_decoded[k->level][k->type];
+    return k->type == DW_Q4_0 && !is_decoded ? 1e-9 : 1e-12; // factors of 16 bits
 }
 
 typedef struct shape {
@@ -22,8 +23,9 @@ typedef struct shape {
 
 static const char *text_of(const dw_axpy_kernel *k, const shape *s) {
     static char text[TEXT];
-    snprintf(text, sizeof text, "%s at %s, %d%s rows of %d, %d columns", dw_qtype_get(k->type)->name,
-             dw_level_names[k->level], s->n_rows, s->listed ? " listed" : "", s->n, s->n_cols);
+    snprintf(text, sizeof text, "%s at %s%s, %d%s rows of %d, %d columns", dw_qtype_get(k->type)->name,
+             dw_level_names[k->level], k == &dw_axpy_vbmi[k->type] ? " with VBMI" : "", s->n_rows,
+             s->listed ? " listed" : "", s->n, s->n_cols);
     return text;
 }
 
@@ -114,6 +116,9 @@ static void every_usable(void (*check)(const dw_axpy_kernel *k)) {
             if (dw_axpy_kernels[l][t].rows) check(&dw_axpy_kernels[l][t]);
             if (dw_axpy_decoded[l][t].rows) check(&dw_axpy_decoded[l][t]);
         }
+    if (!dw_level_has_vbmi(DW_AVX512)) test_skip("this machine lacks AVX512_VBMI");
+    for (int t = 0; t < DW_QTYPE_END && dw_level_has_vbmi(DW_AVX512); t++)
+        if (dw_axpy_vbmi[t].rows) check(&dw_axpy_vbmi[t]);
 }
 
 static void compare_lengths(const dw_axpy_kernel *k) {
@@ -192,7 +197,9 @@ static void found(void) {
         for (int l = 0; l < DW_N_LEVELS; l++) {
             const dw_axpy_kernel *k = dw_axpy_find((dw_level)l, t->id);
             REQUIRE(k, "%s at %s", t->name, dw_level_names[l]);
+            const bool has_vbmi = dw_axpy_vbmi[t->id].rows && dw_level_has_vbmi((dw_level)l);
             CHECK(k->type == t->id && k->level <= (dw_level)l, "%s", t->name);
+            CHECK((k == &dw_axpy_vbmi[t->id]) == has_vbmi, "%s at %s", t->name, dw_level_names[l]);
         }
 }
 

@@ -33,7 +33,7 @@ static void decoded(dw_level level, dw_qtype type, void (*add_f32)(const dw_axpy
         for (int i = 0; i < j->n; i += RECORD) {
             const int n_here = j->n - i < RECORD ? j->n - i : RECORD;
             const size_t at = dw_qtype_row_bytes(t, (size_t)i);
-            const ahead next = ahead_of(type, &b, i / RECORD, (j->n + RECORD - 1) / RECORD, bytes);
+            const ahead next = ahead_of(&b, i / RECORD, (j->n + RECORD - 1) / RECORD, bytes);
             for (int k = 0; k < rows; k++) {
                 prefetch_row(next, k, bytes);
                 unpack(b.row[k] + at, values[k], (size_t)n_here);
@@ -72,6 +72,12 @@ const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
 #endif
 };
 
+const dw_axpy_kernel dw_axpy_vbmi[DW_QTYPE_END] = {
+#if defined(__x86_64__)
+    [DW_Q4_0] = {DW_Q4_0, DW_AVX512, dw_axpy_vbmi_q4_0},
+#endif
+};
+
 const dw_axpy_kernel dw_axpy_decoded[DW_N_LEVELS][DW_QTYPE_END] = {
     [DW_PORTABLE] = {DW_QTYPES(PORTABLE_ADDED)},
 #if defined(__x86_64__)
@@ -81,13 +87,15 @@ const dw_axpy_kernel dw_axpy_decoded[DW_N_LEVELS][DW_QTYPE_END] = {
 };
 
 void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows) {
-    for (int r = 0; r < n_rows && r < AXPY_ROWS; r++)
+    const int n_first = AXPY_ROWS * (int)((AXPY_AHEAD + row_bytes - 1) / row_bytes);
+    for (int r = 0; r < n_rows && r < n_first; r++)
         for (size_t i = 0; i < AXPY_AHEAD && i < row_bytes; i += 64)
-            __builtin_prefetch(w + (size_t)(row ? row[r] : r) * row_bytes + i);
+            __builtin_prefetch(w + (size_t)(row ? row[r] : r) * row_bytes + i, 0, 2);
 }
 
 /* A level's own kernel or its decoding one comes before any kernel of a lower level. */
 const dw_axpy_kernel *dw_axpy_find(dw_level level, dw_qtype type) {
+    if (dw_axpy_vbmi[type].rows && dw_level_has_vbmi(level)) return &dw_axpy_vbmi[type];
     for (int l = (int)level; l >= 0; l--) {
         if (dw_axpy_kernels[l][type].rows) return &dw_axpy_kernels[l][type];
         if (dw_axpy_decoded[l][type].rows) return &dw_axpy_decoded[l][type];

@@ -7,7 +7,7 @@
  * read next, wherever they are, are prefetched.  Weights are unpacked in registers and y is F32: y_i = fma(w_ri, a_r,
  * y_i) for one row after the other, in the order of the list.  K types add the eight rows' minima first, as one number
  * for a block (kernels_axpy_k_avx512.c), and with AVX2 the sum of all eight (kernels_axpy_k_avx2.c).  Only Q4_0 of avx2
- * and avx512 adds eight rows in fixed point, with factors of 16 bits (kernels_axpy_avx512.c).  A result depends only on
+ * and avx512 adds eight rows in fixed point, with factors of 16 bits (kernels_axpy_q4_0.inc).  A result depends only on
  * the list of rows and the level; a list may be divided into calls at multiples of eight without a change.
  *
  * Types without a kernel of their own are decoded piece by piece and added as F32.
@@ -15,7 +15,8 @@
  * Measured speed as a share of reading alone, 600 MB, two threads, all rows / half of them as single rows:
  *   avx512   Q4_0 0.80 / 0.76 (as F32 0.66), Q8_0 1.0 / 1.0, BF16 1.3 / 1.2 (eight streams are read faster than one)
  *   avx2     Q4_0 0.67 / 0.64 (as F32 0.47)
- * K types, GB/s of one thread with weights in the second level (Zen 4), decoded first / as they are:
+ * GB/s of one thread with weights in the second level (Zen 4): Q4_0 at avx512 17, with VBMI 21; K types, decoded
+ * first / as they are:
  *   avx512   Q2_K 1.8 / 5.3, Q3_K 2.3 / 6.1, Q4_K 4.5 / 13, Q5_K 5.0 / 10, Q6_K 6.1 / 13
  *   avx2     Q3_K 1.3 / 5.2, Q4_K 2.2 / 7.5, Q6_K 2.5 / 10; later made 1.17, 1.44 and 1.13 times as fast (Zen 3),
  *            then Q4_K 1.27 and Q4_0 1.20 times again (rows of 3,584) */
@@ -44,13 +45,16 @@ typedef struct dw_axpy_kernel {
     void (*rows)(const dw_axpy_job *job);
 } dw_axpy_kernel;
 
-/* Prefetches the beginnings of a list's first rows, before the rows are added. */
+/* Prefetches what adding a list's rows does not prefetch itself, the first of them; called some time before. */
 void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows);
 
 extern const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own
+/* Rows of level avx512 that also need AVX512_VBMI; they go before those of the table above. */
+extern const dw_axpy_kernel dw_axpy_vbmi[DW_QTYPE_END];
 /* The plain kernel of every type: rows are decoded and added as F32 (levels above AVX-512: rows NULL). */
 extern const dw_axpy_kernel dw_axpy_decoded[DW_N_LEVELS][DW_QTYPE_END];
-/* The type's own or plain kernel of this level, else of the next lower one; never NULL for a type in dw_qtypes. */
+/* The type's own kernel of this level (with VBMI, if there is one) or its plain one, else one of the next lower level;
+ * never NULL for a type in dw_qtypes. */
 const dw_axpy_kernel *dw_axpy_find(dw_level level, dw_qtype type);
 
 #endif

@@ -123,7 +123,7 @@ INLINE void add_q4_0(int n_cols, int n_rows, const terms *t) {
     for (int i = 0; i < n; i += RECORD) {
         const int n_blocks = n - i < RECORD ? (n - i) / 32 : BLOCKS;
         const size_t at = (size_t)(i / 32 * 18);
-        const ahead next = ahead_of(DW_Q4_0, b, i / RECORD, (n + RECORD - 1) / RECORD, 18 * BLOCKS);
+        const ahead next = ahead_of(b, i / RECORD, (n + RECORD - 1) / RECORD, 18 * BLOCKS);
         factors f[MOST_COLS];
         for (int c = 0; c < n_cols; c++) {
             const float *a = t->a + (size_t)c * t->a_stride;
@@ -145,7 +145,7 @@ INLINE void add_q8_0(int n_cols, int n_rows, const terms *t) {
     for (int i = 0; i < n; i += RECORD) {
         const int n_blocks = n - i < RECORD ? (n - i) / 32 : BLOCKS;
         const size_t at = (size_t)(i / 32 * 34);
-        const ahead next = ahead_of(DW_Q8_0, b, i / RECORD, (n + RECORD - 1) / RECORD, 34 * BLOCKS);
+        const ahead next = ahead_of(b, i / RECORD, (n + RECORD - 1) / RECORD, 34 * BLOCKS);
         float factor[MOST_COLS][AXPY_ROWS][BLOCKS];
         for (int r = 0; r < n_rows; r++) {
             const __m256 scale = block_scales(b->row[r] + at, 34, n_blocks);
@@ -193,8 +193,8 @@ INLINE void add_floats(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     for (; i + 32 <= n; i += 32) {
         const size_t at = (size_t)(i * bytes);
         __m256 sum[MOST_COLS][4];
-        const ahead next = ahead_of(type, b, i / 32, n / 32, 32 * bytes);
-        for (int r = 0; r < n_rows; r++) prefetch_row_second(next, r, 32 * bytes);
+        const ahead next = ahead_of(b, i / 32, n / 32, 32 * bytes);
+        for (int r = 0; r < n_rows; r++) prefetch_row(next, r, 32 * bytes);
         for (int c = 0; c < n_cols; c++)
             for (int j = 0; j < 4; j++) sum[c][j] = _mm256_loadu_ps(sum_at(t, c, i + 8 * j));
         for (int r = 0; r < n_rows; r++)

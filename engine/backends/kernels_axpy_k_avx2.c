@@ -163,7 +163,7 @@ INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     const int bytes = record_bytes(type), n_tiles = t->n / RECORD;
     for (int tile = 0; tile < n_tiles; tile++) {
         k_factors f[MOST_COLS];
-        const ahead next = ahead_of(type, t->b, tile, n_tiles, bytes);
+        const ahead next = ahead_of(t->b, tile, n_tiles, bytes);
         make_factors(type, n_cols, n_rows, (size_t)(tile * bytes), t, f);
         const int n_units = type == DW_Q4_K && n_cols == 1 ? 2 : 1; // added at a time
         for (int s = 0; s < BLOCKS; s += n_units) {

@@ -162,7 +162,7 @@ INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     const int bytes = record_bytes(type), n_tiles = t->n / RECORD;
     for (int tile = 0; tile < n_tiles; tile++) {
         k_factors f[MOST_COLS];
-        const ahead next = ahead_of(type, t->b, tile, n_tiles, bytes);
+        const ahead next = ahead_of(t->b, tile, n_tiles, bytes);
         make_factors(type, n_cols, n_rows, (size_t)(tile * bytes), t, f);
         for (int j = 0; j < UNITS; j++) {
             for (int r = j; r < n_rows; r += UNITS) prefetch_row(next, r, bytes);

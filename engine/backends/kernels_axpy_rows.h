@@ -15,17 +15,14 @@ static inline void check_axpy_rows(dw_qtype type, const dw_axpy_job *j) {
     (void)type, (void)j;
 }
 
-/* Rows are read in tiles of `bytes` bytes.  While a tile is read, each row's tile some bytes further on is prefetched;
- * the rows that come next continue a row.  Rows are prefetched one at a time, so that requests do not queue up.
+/* Rows are read in tiles of `bytes` bytes.  While a tile is read, each row's tile some bytes further on is prefetched
+ * into the second level; the rows that come next continue a row.  Rows are prefetched one at a time, so that requests
+ * do not queue up.
  *
- * F32, F16 and BF16 are prefetched twice as far, into the second level.  (GB/s of one thread reading BF16 from memory,
- * Zen 4, 576 bytes ahead into the first level / 1,152 into the second: rows of 3,584 values 20 / 26, of 1,024 13 / 22, of
- * 512 9 / 16.  Q4_0 and Q4_K lose up to a third by it.) */
-enum { AXPY_AHEAD = 576, AXPY_AHEAD_FLOAT = 2 * AXPY_AHEAD };
-
-static inline ALWAYS_INLINE int axpy_ahead(dw_qtype type) {
-    return dw_qtype_block(type) == 1 ? AXPY_AHEAD_FLOAT : AXPY_AHEAD;
-}
+ * GB/s of one thread from memory, Zen 4, 576 bytes ahead into the first level / 1,152 into the second: BF16, rows of
+ * 3,584 values 20 / 26, of 1,024 13 / 22, of 512 9 / 16; Q4_0 in calls of 64 rows, rows of 3,584 9 / 14, of 1,024 8 / 16.
+ * From L3, rows of 512 in Q4_0 make no difference.  With 2,304 a half closed FFN of base takes 1.1 times as long. */
+enum { AXPY_AHEAD = 1152 };
 
 /* Where a list's next rows are: those of eight bundles, and those that are prefetched meanwhile, at most that many
  * bundles further on. */
@@ -38,7 +35,7 @@ typedef struct places {
 
 // Places of rows from `first` of the list on; beyond the end there is the last one.
 static inline ALWAYS_INLINE void place_rows(dw_qtype type, const dw_axpy_job *j, int first, places *p) {
-    const int n_near = axpy_ahead(type) / (j->n / dw_qtype_block(type) * dw_qtype_block_bytes(type)), last = j->n_rows - 1;
+    const int n_near = AXPY_AHEAD / (j->n / dw_qtype_block(type) * dw_qtype_block_bytes(type)), last = j->n_rows - 1;
     const int n_rows = j->n_rows - first < PLACED_ROWS ? j->n_rows - first : PLACED_ROWS;
     p->n_near = n_near < MOST_NEAR ? n_near : MOST_NEAR;
     for (int r = 0; r < n_rows + (p->n_near + 1) * AXPY_ROWS; r++) {
@@ -65,16 +62,12 @@ typedef struct ahead {
     size_t at;
 } ahead;
 
-static inline ALWAYS_INLINE ahead ahead_of(dw_qtype type, const bundle *b, int tile, int n_tiles, int bytes) {
-    const int next = tile + axpy_ahead(type) % (n_tiles * bytes) / bytes;
+static inline ALWAYS_INLINE ahead ahead_of(const bundle *b, int tile, int n_tiles, int bytes) {
+    const int next = tile + AXPY_AHEAD % (n_tiles * bytes) / bytes;
     return next < n_tiles ? (ahead){b->near, (size_t)(next * bytes)} : (ahead){b->far, (size_t)((next - n_tiles) * bytes)};
 }
 
 static inline ALWAYS_INLINE void prefetch_row(ahead next, int row, int bytes) {
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(next.from[row] + next.at + i);
-}
-
-static inline ALWAYS_INLINE void prefetch_row_second(ahead next, int row, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(next.from[row] + next.at + i, 0, 2);
 }
 
@@ -93,6 +86,7 @@ AXPY_K_TYPES(DECLARE)
 AXPY_AVX512_TYPES(DECLARE)
 AXPY_K_TYPES(DECLARE)
 #undef DECLARE
+void dw_axpy_vbmi_q4_0(const dw_axpy_job *job);
 
 /* A bundle's rows times some columns: y_c += sum over rows r of a_c[r] row_r, n values. */
 typedef struct terms {
