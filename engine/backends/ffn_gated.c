@@ -175,14 +175,25 @@ static void add_block(dw_walk *k) {
     k->n_block = 0;
 }
 
-/* Adds the open neurons of groups first .. end - 1 to the block; the groups are decided. */
+/* Prefetches what is read first of the block's rows, if they are consecutive. */
+static void prefetch_block(const dw_walk *k) {
+    const dw_tensor *w = k->predicted ? &k->gate : &k->up;
+    const size_t row_bytes = dw_tensor_row_bytes(w), n_bytes = row_bytes * DW_WALK_BLOCK;
+    const size_t ahead = (size_t)k->s->reach.second;
+    if (k->block[DW_WALK_BLOCK - 1] - k->block[0] != DW_WALK_BLOCK - 1) return;
+    dw_prefetch(w->data + (size_t)k->block[0] * row_bytes, n_bytes < ahead ? n_bytes : ahead);
+}
+
+/* Adds the open neurons of groups first .. end - 1 to the block; the groups are decided.  A full block waits until the
+ * next open neuron comes: meanwhile the next gates are computed, and the beginning of its rows arrives. */
 static void add_open_groups(dw_walk *k, int first, int end) {
     const int group = k->w->sparse.group;
     for (int i = first; i < end; i++) {
         if (!dw_walk_is_open(k, i)) continue;
         for (int j = i * group; j < dw_smaller((i + 1) * group, k->w->n_ff); j++) {
-            k->block[k->n_block++] = j;
             if (k->n_block == DW_WALK_BLOCK) add_block(k);
+            k->block[k->n_block++] = j;
+            if (k->n_block == DW_WALK_BLOCK) prefetch_block(k);
         }
     }
 }
