@@ -4,8 +4,8 @@
  * products of 256 weights are one chain, or two with a scale for 16, and meet their scales without another permutation.
  *   - Blocks of 18 bytes: a permutation of bytes takes 8 bytes of four blocks from one load, and two make eight blocks.
  *     The chain begins with the offset.
- *   - Blocks of 20 and 22 bytes: three windows of up to 64 bytes hold three, three and two blocks, so that a permutation
- *     and two masked ones take the same 8 bytes of all.  Blocks of 24 bytes are three words of 64 bits.
+ *   - Blocks of 20 and 22 bytes: a permutation of the first 128 bytes and a masked one of the last 64 take the same 8
+ *     bytes of all.  Blocks of 24 bytes are three words of 64 bits.
  *   - Fifth bits: a VPMULTISHIFTQB for each quarter puts a block's into its bytes.
  *   - Superblocks: a permutation brings 8 bytes to each block; the block's bits stay where they are in their bytes.
  *     Sums are then too large by a power of two, which belongs to the lane and is corrected once a row.
@@ -148,38 +148,69 @@ INLINE void unpack_blocks_of_18(dw_qtype type, const uint8_t *p, int n_blocks, u
     u->d = twice_scales(low, high);
 }
 
-/* 16-bit words of the window of blocks 0 .. 2, of 3 .. 5, and of 6 .. 7: two of each block. */
-INLINE __m512i words_in(const __m512i w[3], __m512i at) {
-    const __m512i x = _mm512_mask_permutexvar_epi16(_mm512_permutexvar_epi16(at, w[0]), 0x0fc0, at, w[1]);
-    return _mm512_mask_permutexvar_epi16(x, 0xf000, at, w[2]);
-}
-
-// 8 bytes of each block, `at` bytes after the beginning of a window.
-INLINE __m512i eight_in(const __m512i w[3], int block_bytes, int at) {
-    const long long one = 0x0101010101010101, first = 0x0706050403020100 + at * one, next = block_bytes * one;
-    const long long second = first + next, third = second + next;
-    const __m512i from = _mm512_setr_epi64(first, second, third, first, second, third, first, second);
-    const __m512i x = _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(from, w[0]), 0x0000ffffff000000, from, w[1]);
-    return _mm512_mask_permutexvar_epi8(x, 0xffff000000000000, from, w[2]);
-}
-
-INLINE void load_windows(const uint8_t *p, int n_bytes, int block_bytes, __m512i w[3]) {
-    for (int k = 0; k < 3; k++) {
-        w[k] = load_some(p + 3 * k * block_bytes, n_bytes - 3 * k * block_bytes);
-        in_register(w[k]);
-    }
-}
-
 INLINE __m512 scales_of_words(__m512i words) { return _mm512_cvtph_ps(_mm512_castsi512_si256(words)); }
+
+/* Eight blocks of 20 or 22 bytes: their first 128 bytes, from which one permutation takes, and their last 64. */
+typedef struct window {
+    __m512i first, second, last;
+} window;
+
+INLINE window load_window(const uint8_t *p, int n_blocks, int block_bytes) {
+    const int n = n_blocks * block_bytes, last = BLOCKS * block_bytes - 64;
+    window w = {load_some(p, n), load_some(p + 64, n - 64), load_some(p + last, n - last)};
+    in_register(w.first);
+    in_register(w.second);
+    in_register(w.last);
+    return w;
+}
+
+// n bytes of block k, from byte `at` of it on: whether they are in `last`; their place there or in the first two.
+INLINE bool in_last(int k, int block_bytes, int at, int n) { return k * block_bytes + at + n > 128; }
+INLINE int place_in(int k, int block_bytes, int at, int n) {
+    return k * block_bytes + at - (in_last(k, block_bytes, at, n) ? BLOCKS * block_bytes - 64 : 0);
+}
+
+INLINE int blocks_before_last(int block_bytes, int at, int n) {
+    int k = 0;
+    while (k < BLOCKS && !in_last(k, block_bytes, at, n)) k++;
+    return k;
+}
+
+INLINE long long eight_places(int k, int block_bytes, int at) {
+    return 0x0706050403020100 + 0x0101010101010101 * place_in(k, block_bytes, at, 8);
+}
+
+// 8 bytes of each block, from byte `at` of the block on.
+INLINE __m512i eight_in(window w, int block_bytes, int at) {
+    const __m512i from = _mm512_setr_epi64(eight_places(0, block_bytes, at), eight_places(1, block_bytes, at),
+                                           eight_places(2, block_bytes, at), eight_places(3, block_bytes, at),
+                                           eight_places(4, block_bytes, at), eight_places(5, block_bytes, at),
+                                           eight_places(6, block_bytes, at), eight_places(7, block_bytes, at));
+    const __mmask64 last = ~0ull << (8 * blocks_before_last(block_bytes, at, 8));
+    return _mm512_mask_permutexvar_epi8(_mm512_permutex2var_epi8(w.first, from, w.second), last, from, w.last);
+}
+
+INLINE int two_places(int k, int block_bytes, int next) { // of 16 bits
+    const int place = place_in(k, block_bytes, 0, 4) / 2;
+    return place | (place + next) << 16;
+}
+
+// The first and the `next` 16 bits after it of each block, as numbers; next is 0 or 1.
+INLINE __m512 scales_in(window w, int block_bytes, int next) {
+    const __m512i from = _mm512_castsi256_si512(_mm256_setr_epi32(
+        two_places(0, block_bytes, next), two_places(1, block_bytes, next), two_places(2, block_bytes, next),
+        two_places(3, block_bytes, next), two_places(4, block_bytes, next), two_places(5, block_bytes, next),
+        two_places(6, block_bytes, next), two_places(7, block_bytes, next)));
+    const __mmask32 last = ~0u << (2 * blocks_before_last(block_bytes, 0, 4));
+    const __m512i x = _mm512_permutex2var_epi16(w.first, from, w.second);
+    return scales_of_words(_mm512_mask_permutexvar_epi16(x, last, from, w.last));
+}
 
 INLINE void unpack_q4_1(const uint8_t *p, int n_blocks, unpacked *u) {
     enum { BYTES = 20 };
-    __m512i w[3];
-    load_windows(p, n_blocks * BYTES, BYTES, w);
+    const window w = load_window(p, n_blocks, BYTES);
     split_nibbles(DW_Q4_1, eight_in(w, BYTES, 4), eight_in(w, BYTES, 12), u);
-    const __m512i pairs = _mm512_castsi256_si512(
-        _mm256_setr_epi16(0, 1, 10, 11, 20, 21, 0, 1, 10, 11, 20, 21, 0, 1, 10, 11));
-    u->d = scales_of_words(words_in(w, pairs));
+    u->d = scales_in(w, BYTES, 1);
 }
 
 /* Bit `first` + 8 k + i of a block's 64-bit word becomes bit 4 of byte i of its quarter k. */
@@ -193,15 +224,11 @@ INLINE void add_bits_of_words(__m512i words, int first, unpacked *u) {
 }
 
 INLINE void unpack_q5_0(const uint8_t *p, int n_blocks, unpacked *u) {
-    enum { BYTES = 22, D = 2 }; // the windows begin after a scale
-    __m512i w[3];
-    load_windows(p + D, n_blocks * BYTES - D, BYTES, w);
-    split_nibbles(DW_Q5_0, eight_in(w, BYTES, 4), eight_in(w, BYTES, 12), u);
-    add_bits_of_words(eight_in(w, BYTES, 0), 0, u);
-    load_windows(p, n_blocks * BYTES, BYTES, w);
-    const __m512i twice = _mm512_castsi256_si512(
-        _mm256_setr_epi16(0, 0, 11, 11, 22, 22, 0, 0, 11, 11, 22, 22, 0, 0, 11, 11));
-    u->d = scales_of_words(words_in(w, twice));
+    enum { BYTES = 22 };
+    const window w = load_window(p, n_blocks, BYTES);
+    split_nibbles(DW_Q5_0, eight_in(w, BYTES, 6), eight_in(w, BYTES, 14), u);
+    add_bits_of_words(eight_in(w, BYTES, 2), 0, u);
+    u->d = scales_in(w, BYTES, 0);
 }
 
 // 64-bit word `at` of each block of three.
