@@ -121,11 +121,14 @@ static inline ALWAYS_INLINE beyond beyond_of(const dw_dot_job *j) {
     return (beyond){end + (j->n_rows >= LONG_RUN ? j->reach.second : 0), j->reach};
 }
 
-static inline ALWAYS_INLINE void prefetch(const uint8_t *p, beyond b, int bytes) {
+/* Of a row that ends `left` bytes after p, and goes on as one that begins `skipped` bytes after that. */
+static inline ALWAYS_INLINE void prefetch(const uint8_t *p, beyond b, int bytes, int left, size_t skipped) {
+    const size_t to_second = (size_t)b.reach.second + (b.reach.second >= left ? skipped : 0);
+    const size_t to_first = (size_t)b.reach.first + (b.reach.first >= left ? skipped : 0);
     /* One comparison, no branch.  (Intel: a comparison for each level takes base in Q4_0 to 0.97 and mini in F16 to 0.96;
      * branches cost as much.) */
-    const bool has_more = b.end - p > b.reach.second;
-    const uint8_t *second = has_more ? p + b.reach.second : p, *first = has_more ? p + b.reach.first : p;
+    const bool has_more = b.end - p > (ptrdiff_t)to_second;
+    const uint8_t *second = has_more ? p + to_second : p, *first = has_more ? p + to_first : p;
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(second + i, 0, 2);
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(first + i, 0, 3);
 }

@@ -90,7 +90,7 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
     for (; i + 64 <= n; i += 64, w += 64 * bytes)
         for (int r = 0; r < n_rows; r++) {
             const uint8_t *from = w + (size_t)r * row_bytes;
-            prefetch(from, next, 64 * bytes);
+            prefetch(from, next, 64 * bytes, (n - i) * bytes, (size_t)(n_rows - 1) * row_bytes);
             for (int k = 0; k < 4; k++) {
                 const __m512 v = load_values(type, from + 16 * k * bytes);
                 for (int c = 0; c < n_cols; c++)
