@@ -110,6 +110,7 @@ static void compare_lengths(const dw_dot_kernel *k) {
     }
     for (int n = 1; block == 1 && n < 70; n++) compare(k, n, 1, 1, 0);
     compare(k, block == 1 ? MAX_N - 3 : MAX_N, 1, 1, 0); // two rows at a time, where activations are large
+    if (block == 32) compare(k, MAX_N - block, 1, 1, 0);
 }
 
 static void compare_columns(const dw_dot_kernel *k) {
