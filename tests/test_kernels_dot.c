@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_N = 19200, ROWS = 7, TEXT = 128 };
+enum { MAX_N = 22272, ROWS = 7, TEXT = 128 };
 
 static const uint8_t place_in_lanes[BLOCKS] = {0, 1, 4, 5, 2, 3, 6, 7}; // of each block, in a lane_record
 

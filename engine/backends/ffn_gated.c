@@ -1,9 +1,9 @@
 /* ffn_gated.c - the operator for gated layers: closed neurons are skipped where few tokens are computed.
  *
  * Each thread walks over its neurons: it computes the gates of a piece and tests them.  When a block of open neurons is
- * complete, it computes their ups and adds their down rows to its sum.  With a predictor the scores come before the
- * walk, and only the gates of open neurons are computed.  The only barrier is after a predictor's hidden values.  Rows
- * of up and down of closed neurons are not read.
+ * full and another one comes, or at the end, it computes their ups and adds their down rows to its sum.  With a
+ * predictor the scores come before the walk, and only the gates of open neurons are computed.  The only barrier is
+ * after a predictor's hidden values.  Rows of up and down of closed neurons are not read.
  *
  * With several tokens a neuron is computed if it is open for any of them; for the others it adds zero. */
 #include "backends/ffn_gated.h"
@@ -184,8 +184,9 @@ static void prefetch_block(const dw_walk *k) {
     dw_prefetch(w->data + (size_t)k->block[0] * row_bytes, n_bytes < ahead ? n_bytes : ahead);
 }
 
-/* Adds the open neurons of groups first .. end - 1 to the block; the groups are decided.  A full block waits until the
- * next open neuron comes: meanwhile the next gates are computed, and the beginning of its rows arrives. */
+/* Adds the open neurons of groups first .. end - 1 to the block; the groups are decided.  A full block waits for the
+ * next open neuron.  Without a predictor gates are often computed meanwhile, and the beginning of the block's ups
+ * arrives. */
 static void add_open_groups(dw_walk *k, int first, int end) {
     const int group = k->w->sparse.group;
     for (int i = first; i < end; i++) {

@@ -30,7 +30,7 @@ typedef struct dw_walk {
     const dw_axpy_kernel *axpy;
     dw_coverage *count;
     float *sum;               // (n_tokens, n_embd): the open neurons' down rows
-    int32_t block[DW_WALK_BLOCK]; // open neurons, until the block is full
+    int32_t block[DW_WALK_BLOCK]; // open neurons, until one comes after it is full
     int n_block;
 } dw_walk;
 

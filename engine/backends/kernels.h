@@ -23,7 +23,7 @@ typedef enum dw_level { DW_PORTABLE, DW_AVX2, DW_AVX512, DW_AMX, DW_N_LEVELS } d
 extern const char *const dw_level_names[DW_N_LEVELS];
 bool dw_level_usable(dw_level level);   // the first call asks Linux for AMX's tiles, for all threads of the process
 bool dw_level_has_bf16(dw_level level); // usable, and it can take products in DW_GEMM_ROUNDED
-bool dw_level_has_vbmi(dw_level level); // usable, and it can take the rows of dw_dot_vbmi
+bool dw_level_has_vbmi(dw_level level); // usable, and it can take the rows of dw_dot_vbmi and dw_axpy_vbmi
 
 /* Registers of CPUID, and the register states that the operating system saves (XCR0). */
 typedef struct dw_cpu_words {

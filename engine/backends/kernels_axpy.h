@@ -7,12 +7,14 @@
  * read next, wherever they are, are prefetched.  Weights are unpacked in registers and y is F32: y_i = fma(w_ri, a_r,
  * y_i) for one row after the other, in the order of the list.  K types add the eight rows' minima first, as one number
  * for a block (kernels_axpy_k_avx512.c), and with AVX2 the sum of all eight (kernels_axpy_k_avx2.c).  Only Q4_0 of avx2
- * and avx512 adds eight rows in fixed point, with factors of 16 bits (kernels_axpy_q4_0.inc).  A result depends only on
- * the list of rows and the level; a list may be divided into calls at multiples of eight without a change.
+ * and avx512 adds eight rows in fixed point, with factors of 16 bits (kernels_axpy_q4_0.inc, kernels_axpy_avx2.c).  A
+ * result depends only on the list of rows and the level; a list may be divided into calls at multiples of eight without
+ * a change.
  *
  * Types without a kernel of their own are decoded piece by piece and added as F32.
  *
- * Measured speed as a share of reading alone, 600 MB, two threads, all rows / half of them as single rows:
+ * Speed as a share of reading alone, 600 MB, two threads, all rows / half of them as single rows, 576 bytes prefetched
+ * (kernels_axpy_rows.h has later figures):
  *   avx512   Q4_0 0.80 / 0.76 (as F32 0.66), Q8_0 1.0 / 1.0, BF16 1.3 / 1.2 (eight streams are read faster than one)
  *   avx2     Q4_0 0.67 / 0.64 (as F32 0.47)
  * GB/s of one thread with weights in the second level (Zen 4): Q4_0 at avx512 17, with VBMI 21; K types, decoded
@@ -45,7 +47,7 @@ typedef struct dw_axpy_kernel {
     void (*rows)(const dw_axpy_job *job);
 } dw_axpy_kernel;
 
-/* Prefetches what adding a list's rows does not prefetch itself, the first of them; called some time before. */
+/* Prefetches a list's first rows, which dw_axpy_kernel.rows does not prefetch.  To be called some time before. */
 void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows);
 
 extern const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own

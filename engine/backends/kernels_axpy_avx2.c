@@ -1,6 +1,7 @@
 /* kernels_axpy_avx2.c - sums of rows with AVX2, FMA and F16C.
  *
- * As kernels_axpy_avx512.c with vectors half as wide: Q4_0 in fixed point, pairs of rows; the others as F32. */
+ * As kernels_axpy_avx512.c with vectors half as wide: Q4_0 in fixed point (kernels_axpy_q4_0.inc says how), pairs of
+ * rows; the others as F32. */
 #if defined(__x86_64__)
 #include "backends/kernels_axpy_rows.h"
 #include "backends/kernels_weights_avx2.h"

@@ -1,13 +1,12 @@
 /* kernels_axpy_avx512.c - sums of rows with AVX-512.
  *
- * Q4_0 is added in fixed point, two rows at a time; the other types as F32, a block of 32 as two vectors.  Scales of
- * many blocks are converted at once and multiplied with the row's factor; the products are kept in a small table and
- * broadcast from there. */
+ * Q4_0 is added in fixed point, two rows at a time (kernels_axpy_q4_0.inc); the other types as F32, a block of 32 as
+ * two vectors.  Scales of many blocks are converted at once and multiplied with the row's factor; the products are kept
+ * in a small table and broadcast from there. */
 #if defined(__x86_64__)
 #include "backends/kernels_axpy_rows.h"
 
 #include <immintrin.h>
-#include <math.h>
 
 #define TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 #define INLINE static inline __attribute__((always_inline)) TARGET

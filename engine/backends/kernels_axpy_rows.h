@@ -21,7 +21,8 @@ static inline void check_axpy_rows(dw_qtype type, const dw_axpy_job *j) {
  *
  * GB/s of one thread from memory, Zen 4, 576 bytes ahead into the first level / 1,152 into the second: BF16, rows of
  * 3,584 values 20 / 26, of 1,024 13 / 22, of 512 9 / 16; Q4_0 in calls of 64 rows, of 3,584 9 / 14, of 1,024 8 / 16.
- * From L3, rows of 512 in Q4_0 make no difference.  With 2,304 a half closed FFN of base takes 1.1 times as long. */
+ * The distance makes no difference for rows of 512 in Q4_0 from L3.  With 2,304 a half closed FFN of base takes 1.1
+ * times as long. */
 enum { AXPY_AHEAD = 1152 };
 
 /* Where a list's next rows are: those of eight bundles, and those that are prefetched meanwhile, at most that many

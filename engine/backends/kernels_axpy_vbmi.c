@@ -3,7 +3,6 @@
 #include "backends/kernels_axpy_rows.h"
 
 #include <immintrin.h>
-#include <math.h>
 
 #define TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi")))
 #define INLINE static inline __attribute__((always_inline)) TARGET

@@ -107,8 +107,8 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *            current bytes, which costs nothing clear (Q4_0 from L3 22.0 GB/s with it, 21.6 without).
  *
  * A call with LONG_RUN rows or more is probably a piece of a matrix, so the beginning of the next piece is prefetched,
- * too.  (Pieces of 32 rows of 512, with 4 KB: 0.85 instead of 0.67 of reading alone.)  Fewer rows come from a list, and
- * prefetching stops at the end of the last one. */
+ * too (of pairs of long rows, that of its first row).  (Pieces of 32 rows of 512, with 4 KB: 0.85 instead of 0.67 of
+ * reading alone.) Fewer rows come from a list, and prefetching stops at the end of the last one. */
 enum { LONG_RUN = 32 };
 
 typedef struct beyond {
@@ -121,7 +121,8 @@ static inline ALWAYS_INLINE beyond beyond_of(const dw_dot_job *j) {
     return (beyond){end + (j->n_rows >= LONG_RUN ? j->reach.second : 0), j->reach};
 }
 
-/* Of a row that ends `left` bytes after p, and goes on as one that begins `skipped` bytes after that. */
+/* p is in a row that ends `left` bytes further on.  What is read after that begins `skipped` bytes behind its end, 0 in
+ * all but pairs of rows. */
 static inline ALWAYS_INLINE void prefetch(const uint8_t *p, beyond b, int bytes, int left, size_t skipped) {
     const size_t to_second = (size_t)b.reach.second + (b.reach.second >= left ? skipped : 0);
     const size_t to_first = (size_t)b.reach.first + (b.reach.first >= left ? skipped : 0);

@@ -164,15 +164,16 @@ INLINE window load_window(const uint8_t *p, int n_blocks, int block_bytes) {
     return w;
 }
 
-// n bytes of block k, from byte `at` of it on: whether they are in `last`; their place there or in the first two.
-INLINE bool in_last(int k, int block_bytes, int at, int n) { return k * block_bytes + at + n > 128; }
+// True when n bytes of block k, from its byte `at` on, are in `last`, not in the first 128.
+INLINE bool is_behind(int k, int block_bytes, int at, int n) { return k * block_bytes + at + n > 128; }
+// Their place there.
 INLINE int place_in(int k, int block_bytes, int at, int n) {
-    return k * block_bytes + at - (in_last(k, block_bytes, at, n) ? BLOCKS * block_bytes - 64 : 0);
+    return k * block_bytes + at - (is_behind(k, block_bytes, at, n) ? BLOCKS * block_bytes - 64 : 0);
 }
 
 INLINE int blocks_before_last(int block_bytes, int at, int n) {
     int k = 0;
-    while (k < BLOCKS && !in_last(k, block_bytes, at, n)) k++;
+    while (k < BLOCKS && !is_behind(k, block_bytes, at, n)) k++;
     return k;
 }
 
@@ -195,7 +196,7 @@ INLINE int two_places(int k, int block_bytes, int next) { // of 16 bits
     return place | (place + next) << 16;
 }
 
-// The first and the `next` 16 bits after it of each block, as numbers; next is 0 or 1.
+// Of each block the first 16 bits, then those `next` words further on (0: the same again), as numbers.
 INLINE __m512 scales_in(window w, int block_bytes, int next) {
     const __m512i from = _mm512_castsi256_si512(_mm256_setr_epi32(
         two_places(0, block_bytes, next), two_places(1, block_bytes, next), two_places(2, block_bytes, next),
