@@ -13,8 +13,8 @@
  *
  * Types without a kernel of their own are decoded piece by piece and added as F32.
  *
- * Speed as a share of reading alone, 600 MB, two threads, all rows / half of them as single rows, 576 bytes prefetched
- * (kernels_axpy_rows.h has later figures):
+ * Speed as a share of reading alone, 600 MB, two threads, all rows / half of them as single rows (Q4_0 and Q8_0 while
+ * 576 bytes were prefetched; kernels_axpy_rows.h has later figures):
  *   avx512   Q4_0 0.80 / 0.76 (as F32 0.66), Q8_0 1.0 / 1.0, BF16 1.3 / 1.2 (eight streams are read faster than one)
  *   avx2     Q4_0 0.67 / 0.64 (as F32 0.47)
  * GB/s of one thread with weights in the second level (Zen 4): Q4_0 at avx512 17, with VBMI 21; K types, decoded

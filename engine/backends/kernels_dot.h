@@ -108,7 +108,7 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *
  * A call with LONG_RUN rows or more is probably a piece of a matrix, so the beginning of the next piece is prefetched,
  * too (of pairs of long rows, that of its first row).  (Pieces of 32 rows of 512, with 4 KB: 0.85 instead of 0.67 of
- * reading alone.) Fewer rows come from a list, and prefetching stops at the end of the last one. */
+ * reading alone.)  Fewer rows come from a list, and prefetching stops at the end of the last one. */
 enum { LONG_RUN = 32 };
 
 typedef struct beyond {
