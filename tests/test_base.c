@@ -333,8 +333,8 @@ static void half_round_trip(void) {
 
 typedef struct barrier_job {
     dw_pool *pool;
-    int turn[8];
-    atomic_int wrong;
+    int turn[8], n;
+    atomic_int wrong, n_came;
 } barrier_job;
 
 static void count_turns(void *arg, int ith, int n) {
@@ -357,6 +357,32 @@ static void barriers(void) {
         CHECK(atomic_load(&job.wrong) == 0, "%d threads", n);
         dw_pool_free(job.pool);
     }
+}
+
+static void count_threads(void *arg, int ith, int n) {
+    barrier_job *job = arg;
+    count_turns(arg, ith, n);
+    atomic_fetch_add(&job->n_came, n == job->n ? 1 : 1000);
+}
+
+/* The number of threads changes from job to job, between spinning ones and parked ones. */
+static void jobs_on_few(void) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 5);
+    barrier_job job = {.pool = dw_pool_new(5, NULL)};
+    REQUIRE(job.pool);
+    for (int k = 0; k < 200; k++) {
+        job.n = 1 + (int)dw_rng_below(&rng, 5);
+        job.n_came = 0;
+        dw_pool_rest(job.pool, job.n, 60);
+        REQUIRE(dw_pool_present(job.pool) == job.n);
+        dw_pool_run_on(job.pool, job.n, count_threads, &job);
+        CHECK(job.n_came == job.n && !job.wrong, "%d threads: %d came", job.n, job.n_came);
+        if (k % 40 == 0) usleep(3000); // they park
+    }
+    dw_pool_rest(job.pool, 2, 0);
+    CHECK(dw_pool_present(job.pool) == 5, "the rest is over");
+    dw_pool_free(job.pool);
 }
 
 static void mark(void *arg, size_t i) { atomic_fetch_add(&((atomic_int *)arg)[i], 1); }
@@ -465,6 +491,7 @@ static const test_case cases[] = {
     {"a set has what was added, once", set_of_strings},
     {"half precision round-trips every value and rounds to even", half_round_trip},
     {"no thread passes a barrier before all have come", barriers},
+    {"a job runs on as many threads as it is told", jobs_on_few},
     {"dw_pool_each runs every index exactly once", each_once},
     {"signals that end a program come to its own thread only", signals_of_threads},
     {"the quota of a control group is read as the kernel writes it", quota_texts},

@@ -24,6 +24,7 @@ typedef struct run {
     dw_model *model;
     dw_session *session;
     int n_vocab;
+    bool changes; // other numbers of threads are present, from pass to pass
 } run;
 
 static bool open_threads(run *r, const char *path, dw_session_options o, int n_threads) {
@@ -55,6 +56,7 @@ static void logits_of(run *r, const int32_t *token, int n, int step, int seq_id,
         const int k = n - i < step ? n - i : step;
         int32_t seq[sizeof all_out];
         for (int j = 0; j < k; j++) seq[j] = seq_id;
+        if (r->changes) dw_pool_rest(r->pool, 1 + i / step % dw_pool_size(r->pool), 60);
         CHECK(!dw_session_eval(r->session, &(dw_batch){.n_tokens = k, .token = token + i, .seq = seq, .out = all_out},
                                &err) &&
                   !dw_session_logits(r->session, 0, k, logits + (size_t)i * (size_t)r->n_vocab, &err),
@@ -227,6 +229,30 @@ static void exact_passes(void) {
             free(first_logprob);
         }
     }
+}
+
+/* Threads that other processes keep from their cores are left out of passes: only the time changes. */
+static void present_threads(void) {
+    static const char *const types[] = {"F32", "F16", "BF16", "Q4_0", "Q4_K", NULL};
+    for (const struct backend_bound *b = backends; b->name; b++)
+        for (int t = 0; types[t]; t++)
+            for (int step = 1; step <= N; step = step < 3 ? 3 : step < 8 ? 8 : step < N ? N : N + 1) {
+                run r;
+                if (!open_threads(&r, random_model("tiny-llama", types[t], 0), (dw_session_options){.backend = b->name},
+                                  3))
+                    continue;
+                int32_t token[N];
+                random_tokens(token, N, r.n_vocab, 7);
+                float *all = logit_rows(r.n_vocab), *present = logit_rows(r.n_vocab);
+                logits_of(&r, token, N, step, 0, all);
+                dw_session_rewind(r.session, 0, 0);
+                r.changes = true;
+                logits_of(&r, token, N, step, 0, present);
+                CHECK(!memcmp(all, present, (size_t)N * (size_t)r.n_vocab * sizeof *all), "%s %s, %d at a time",
+                      b->name, types[t], step);
+                free(all), free(present);
+                close_run(&r);
+            }
 }
 
 /* Neurons and every third gate of layer 1, by position. */
@@ -600,21 +626,23 @@ static void huge_pages(void) {
     check_huge(gated);
 }
 
-static const test_case cases[] = {{"prefill equals decode for every architecture", prefill_decode},
-                                  {"a rewound cache gives the same logits again", rewind_kv},
-                                  {"sequences evaluated together equal each alone", sequences},
-                                  {"tokens without output rows change nothing of the others", few_rows},
-                                  {"exact passes give the same bits for any threads, batch and cut", exact_passes},
-                                  {"neurons that stay packed for down give the same bits as others", packed_neurons},
-                                  {"log-probabilities are the softmax of the logits", logprobs_are_softmax},
-                                  {"the list path with all neurons listed equals dense", list_of_all},
-                                  {"the list path without planted dead neurons equals dense", list_of_live},
-                                  {"neuron lists out of order or range are refused", bad_lists},
-                                  {"taps see every layer's values, whole batches, and change nothing", taps},
-                                  {"bad batches and options are refused in a sentence", refusals},
-                                  {"heads are of a width that backends have room for", head_widths},
-                                  {"a session's memory is known beforehand", memory_known},
-                                  {"a session computes with the activation that it was given last", activation_changes},
-                                  {"a model in huge pages gives the same bits", huge_pages},
-                                  {0}};
+static const test_case cases[] = {
+    {"prefill equals decode for every architecture", prefill_decode},
+    {"a rewound cache gives the same logits again", rewind_kv},
+    {"sequences evaluated together equal each alone", sequences},
+    {"tokens without output rows change nothing of the others", few_rows},
+    {"exact passes give the same bits for any threads, batch and cut", exact_passes},
+    {"passes on fewer threads, because others have lost their cores, give the same bits", present_threads},
+    {"neurons that stay packed for down give the same bits as others", packed_neurons},
+    {"log-probabilities are the softmax of the logits", logprobs_are_softmax},
+    {"the list path with all neurons listed equals dense", list_of_all},
+    {"the list path without planted dead neurons equals dense", list_of_live},
+    {"neuron lists out of order or range are refused", bad_lists},
+    {"taps see every layer's values, whole batches, and change nothing", taps},
+    {"bad batches and options are refused in a sentence", refusals},
+    {"heads are of a width that backends have room for", head_widths},
+    {"a session's memory is known beforehand", memory_known},
+    {"a session computes with the activation that it was given last", activation_changes},
+    {"a model in huge pages gives the same bits", huge_pages},
+    {0}};
 TEST_MAIN(cases)

@@ -119,8 +119,9 @@ static void close_run(run *r) {
 
 static size_t n_logits(const run *r) { return N * (size_t)r->hp->n_vocab; }
 
-/* Logits of N tokens, `step` at a time, from an empty cache; free() them. */
-static float *logits_of(run *r, int step) {
+/* Logits of N tokens, `step` at a time, from an empty cache; free() them.  Before each pass the next number of threads
+ * is said to be present, if there is a pool. */
+static float *logits_present(run *r, int step, dw_pool *pool) {
     dw_err err = {0};
     float *logits = calloc(n_logits(r), sizeof *logits);
     int32_t token[N];
@@ -130,12 +131,15 @@ static float *logits_of(run *r, int step) {
     dw_session_rewind(r->session, 0, 0);
     for (int i = 0; i < N; i += step) {
         const int n = N - i < step ? N - i : step;
+        if (pool) dw_pool_rest(pool, 1 + i / step % dw_pool_size(pool), 60);
         CHECK(!dw_session_eval(r->session, &(dw_batch){.n_tokens = n, .token = token + i, .out = out}, &err) &&
                   !dw_session_logits(r->session, 0, n, logits + (size_t)i * (size_t)r->hp->n_vocab, &err),
               "%s", err.text);
     }
     return logits;
 }
+
+static float *logits_of(run *r, int step) { return logits_present(r, step, NULL); }
 
 static float *logits_of_file(const char *path, dw_session_options o, int n_threads, int step) {
     run r;
@@ -411,6 +415,25 @@ static void prefill_decode(void) {
                   backends[b], i);
             free(whole), free(single), free(again);
         }
+}
+
+static void present_threads(void) {
+    for (int b = 0; b < 2; b++)
+        for (int w = 0; w < N_WAYS; w++)
+            for (int i = 0; i < N_RULES; i++)
+                for (int step = 1; step <= N; step += N - 1) {
+                    run r;
+                    dw_pool *pool = pool_of(3);
+                    if (!open_way(&r, gated("wide", "Q4_0", rules[i]), (dw_session_options){.backend = backends[b]},
+                                  (way)w, 3))
+                        continue;
+                    float *all = logits_of(&r, step), *present = logits_present(&r, step, pool);
+                    CHECK(!memcmp(all, present, n_logits(&r) * sizeof *all), "%s, rule %d, way %d, %d at a time",
+                          backends[b], i, w, step);
+                    dw_pool_rest(pool, dw_pool_size(pool), 0);
+                    free(all), free(present);
+                    close_run(&r);
+                }
 }
 
 static void exact_passes(void) {
@@ -717,6 +740,7 @@ static const test_case cases[] = {
     {"the gathered way takes the decisions of the fused one", listed_is_fused},
     {"cpu skips what ref skips", cpu_is_ref},
     {"prefill equals decode when gated, and decoding twice gives the same bits", prefill_decode},
+    {"gated passes on fewer threads, because others have lost their cores, give the same bits", present_threads},
     {"gated exact passes give the same bits for any threads, batch and cut", exact_passes},
     {"layers that are marked dense run as before when the engine may choose", marked_dense},
     {"injected lots open the wanted share, the same ones for the same position", injection},

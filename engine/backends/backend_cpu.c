@@ -39,8 +39,14 @@ static int start(dw_pass *p, const dw_session_options *o, dw_err *err) {
     if (dw_level_choose(&level, err)) return -1;
     const dw_vec *vec = dw_vec_of(level);
     for (int i = 0; i < p->n_threads; i++)
-        c->step[i] = (dw_step){.p = p, .ith = i, .n_threads = p->n_threads, .level = level, .vec = vec,
-                               .reach = dw_reach_of(level), .gated = &c->gated};
+        c->step[i] = (dw_step){.p = p,
+                               .ith = i,
+                               .n_threads = p->n_threads,
+                               .n_shares = p->n_threads,
+                               .level = level,
+                               .vec = vec,
+                               .reach = dw_reach_of(level),
+                               .gated = &c->gated};
     return 0;
 }
 
@@ -59,6 +65,15 @@ static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
     const size_t neurons = c->step->level >= DW_AVX512 ? dw_gemm_pack_bytes(o->n_batch, hp->n_ff_max) : 0;
     uint8_t *packed = dw_layout_take(a, 1, neurons);
     for (int i = 0; i < p->n_threads; i++) c->step[i].shared = shared, c->step[i].neurons = packed;
+}
+
+/* Threads that were absent do not know the number of the step. */
+static void change_threads(dw_pass *p) {
+    dw_cpu *c = p->own;
+    for (int i = 0; i < dw_pool_size(p->pool); i++) {
+        c->step[i].n_threads = p->n_threads;
+        c->step[i].portions[i] = (dw_portion){0};
+    }
 }
 
 /* ---- pieces ------------------------------------------------------------------------------------------------- */
@@ -255,5 +270,9 @@ void dw_cpu_head_norm(dw_pass *p, const float *x, float *hidden, int ith) {
     dw_step_of(p, ith)->vec->norm(x, dw_floats(&p->net->output_norm), p->net->hp.n_embd, p->net->hp.norm_eps, hidden);
 }
 
-const dw_steps dw_steps_cpu = {.way = {&dw_cpu_few, &dw_cpu_many}, .most_few = DW_DOT_MAX_COLS, .own_bytes = own_bytes,
-                               .start = start, .lay_out = lay_out};
+const dw_steps dw_steps_cpu = {.way = {&dw_cpu_few, &dw_cpu_many},
+                               .most_few = DW_DOT_MAX_COLS,
+                               .own_bytes = own_bytes,
+                               .start = start,
+                               .lay_out = lay_out,
+                               .change_threads = change_threads};

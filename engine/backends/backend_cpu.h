@@ -12,8 +12,8 @@
  * thread computes a piece.
  *
  * Gated layers (gate_decide.h).  Few tokens: threads walk over the neurons and add the down rows of open ones to a
- * sum, and the down step adds up the sums.  There is one sum for each thread's share, nine tenths in all, and one for
- * each piece of the rest, so the order of additions is always the same.  Many tokens: all gates, a decision for each
+ * sum, and the down step adds up the sums.  There is one sum for the share of each of the pool's threads, nine tenths in
+ * all, and one for each piece of the rest, so the order of additions is always the same.  Many tokens: all gates, a decision for each
  * token, all ups; closed neurons are zeros, and down is a product with the transposed matrix (ffn_gated.c).
  *
  * Memory is laid out and functions are chosen once, when the state is opened: each thread has a dw_step of its own. */
@@ -40,14 +40,15 @@ typedef struct dw_gated {
     uint8_t *open;     // (n_batch, n_groups): flags
     uint8_t *packed;   // many: packed z
     float *score;      // few: (DW_DOT_MAX_COLS, n_groups)
-    float *sum;        // few: (n_threads + DW_TAIL_PIECES, DW_DOT_MAX_COLS, n_embd)
+    float *sum;        // few: (n_shares + DW_TAIL_PIECES, DW_DOT_MAX_COLS, n_embd)
     int32_t *list;     // gathered: (1 + n_ff): how many neurons, and which
     uint8_t *rows[3];  // gathered: their rows of gate, up and down_t, of any type
 } dw_gated;
 
 typedef struct dw_step { // of one thread
     dw_pass *p;
-    int ith, n_threads;
+    int ith, n_threads; // of the pass
+    int n_shares;       // of a gated layer's sum: the pool's threads
     dw_level level;
     const dw_vec *vec;
     dw_reach reach;

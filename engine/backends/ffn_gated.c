@@ -158,16 +158,17 @@ void dw_walk_add_sums(const dw_step *s, int l, int n_sums) {
 
 /* ---- few tokens: the walk ------------------------------------------------------------------------------------- */
 
-/* Each thread owns a part of nine tenths of the pieces; the rest is shared. */
+/* Each of the pool's threads has a share of nine tenths of the pieces, which another takes where it is absent; the rest
+ * goes to whoever is ready. */
 typedef struct shares {
     int rows, n_pieces; // rows of a piece
-    int own, n_tail;    // pieces that each thread owns; number of parts of the rest
+    int own, n_tail;    // pieces of a share; number of parts of the rest
 } shares;
 
 static shares shares_of(const dw_step *s, const dw_layer *w) {
     const int rows = dw_walk_piece(w->sparse.group), n = (w->n_ff + rows - 1) / rows;
-    const int own = n * 9 / 10 / s->n_threads, rest = n - own * s->n_threads;
-    return (shares){rows, n, own, dw_smaller(rest, dw_smaller(4 * s->n_threads, DW_TAIL_PIECES))};
+    const int own = n * 9 / 10 / s->n_shares, rest = n - own * s->n_shares;
+    return (shares){rows, n, own, dw_smaller(rest, dw_smaller(4 * s->n_shares, DW_TAIL_PIECES))};
 }
 
 static void add_block(dw_walk *k) {
@@ -221,18 +222,19 @@ static void walk(dw_walk *k, const shares *of, int first_piece, int end_piece, f
 static void walk_shares(dw_walk *k) {
     const dw_step *s = k->s;
     const shares of = shares_of(s, k->w);
-    const int tail = of.own * s->n_threads, n = of.n_pieces - tail;
-    walk(k, &of, of.own * s->ith, of.own * (s->ith + 1), dw_walk_sum(s, s->ith));
+    const int tail = of.own * s->n_shares, n = of.n_pieces - tail;
+    for (int i = s->ith; i < s->n_shares; i += s->n_threads)
+        walk(k, &of, of.own * i, of.own * (i + 1), dw_walk_sum(s, i));
     dw_pieces pieces = dw_pieces_begin(s, of.n_tail);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;)
-        walk(k, &of, tail + n * i / of.n_tail, tail + n * (i + 1) / of.n_tail, dw_walk_sum(s, s->n_threads + i));
+        walk(k, &of, tail + n * i / of.n_tail, tail + n * (i + 1) / of.n_tail, dw_walk_sum(s, s->n_shares + i));
 }
 
 static void few_neurons(dw_pass *p, int l, int ith) { dw_walk_layer(p, l, ith, walk_shares); }
 
 static void few_down(dw_pass *p, int l, int ith) {
     const dw_step *s = dw_step_of(p, ith);
-    dw_walk_add_sums(s, l, s->n_threads + shares_of(s, &p->net->layer[l]).n_tail);
+    dw_walk_add_sums(s, l, s->n_shares + shares_of(s, &p->net->layer[l]).n_tail);
 }
 
 /* ---- many tokens ---------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* run_on_pool.c - a backend over fused steps: memory, the pass, taps.  Every thread runs the same steps, with a
- * barrier after each. */
+/* run_on_pool.c - a backend over fused steps: memory, the pass, taps.  Every thread of a pass runs the same steps, with
+ * a barrier after each. */
 #include "backends/gate_decide.h"
 
 #include <math.h>
@@ -138,6 +138,18 @@ void dw_on_pool_close(dw_state *s) {
 
 dw_pass *dw_on_pool_pass(dw_state *s) { return &s->pass; }
 
+/* ---- threads ---------------------------------------------------------------------------------------------------- */
+
+/* Chooses the threads of a pass: those that are present (dw_pool_present), but all where results depend on their
+ * number, because taps and experiments add up by thread. */
+static void choose_threads(dw_state *s, bool all) {
+    dw_pass *p = &s->pass;
+    const int n = all ? dw_pool_size(p->pool) : dw_pool_present(p->pool);
+    if (n == p->n_threads) return;
+    p->n_threads = n;
+    if (s->steps->change_threads) s->steps->change_threads(p);
+}
+
 /* ---- binding -------------------------------------------------------------------------------------------------- */
 
 /* With DW_SELECT_AUTO a gated layer computes all neurons where its measured break-even says that this is faster. */
@@ -161,6 +173,7 @@ static void choose(dw_state *s) {
 
 int dw_on_pool_bind(dw_state *s, const dw_binding *b, dw_err *err) {
     const dw_ffn_experiment *e = b->experiment;
+    choose_threads(s, true); // for which memory is laid out
     if (e && e->gathered && !s->experiment.data) {
         dw_layout count = {0};
         lay_out_ops(s, true, &count);
@@ -233,6 +246,7 @@ typedef struct forward_job {
     bool only_rows; // in the last layer, tokens that give no row end after its keys and values
 } forward_job;
 
+static bool has_tap(const dw_work *w) { return w->tap && w->tap->points; }
 static bool is_tapped(const dw_work *w, dw_tap_point point) { return w->tap && w->tap->points >> point & 1; }
 
 /* Gives values to the tap: on all threads, or on the first while the others wait.  A step overwrites the values only
@@ -277,7 +291,7 @@ static void show_head(const forward_job *job, int ith) {
  * layers other tokens count, too. */
 static bool needs_only_rows(const dw_pass *p, const dw_work *w, int first, int end) {
     const int n_layer = p->net->hp.n_layer;
-    return first < end && end == n_layer && !w->x && w->n_rows < w->n_tokens && !(w->tap && w->tap->points) &&
+    return first < end && end == n_layer && !w->x && w->n_rows < w->n_tokens && !has_tap(w) &&
            !p->layer[n_layer - 1].op->is_gated; // gates decide by position and count every token
 }
 
@@ -355,11 +369,12 @@ int dw_on_pool_layers(dw_state *s, const dw_work *w, int first, int end, dw_err 
     dw_pass *p = &s->pass;
     (void)err; // nothing here can fail
     dw_assert(w->n_tokens >= 0 && w->n_tokens <= p->n_batch && 0 <= first && first <= end && end <= p->net->hp.n_layer);
-    dw_assert(!w->tap || !w->tap->points || w->tap->fn || w->tap->fn_thread);
+    dw_assert(!has_tap(w) || w->tap->fn || w->tap->fn_thread);
     for (int t = 0; t < w->n_tokens; t++)
         dw_assert(w->pos[t] >= 0 && w->pos[t] < s->o.n_ctx && w->seq[t] >= 0 && w->seq[t] < s->o.n_seq);
     need_rope(s, w);
     p->way = way_of(s, w->n_tokens);
+    choose_threads(s, s->is_unsure || p->experiment.gathered || has_tap(w));
     if (s->is_unsure && p->way == DW_WAY_FEW && first < end) measure(s);
     p->n_tokens = w->n_tokens;
     p->token = w->token, p->seq = w->seq, p->pos = w->pos;
@@ -367,8 +382,8 @@ int dw_on_pool_layers(dw_state *s, const dw_work *w, int first, int end, dw_err 
     p->keep_h = is_tapped(w, DW_TAP_ATTN_IN) || is_tapped(w, DW_TAP_FFN_IN);
     p->keep_neurons = is_tapped(w, DW_TAP_FFN_NEURON);
     p->gate_every = !is_tapped(w, DW_TAP_FFN_GATE) ? 0 : w->tap->gate_every ? w->tap->gate_every : 1;
-    dw_pool_run(p->pool, forward,
-                &(forward_job){p, s->steps->way[p->way], w, first, end, needs_only_rows(p, w, first, end)});
+    dw_pool_run_on(p->pool, p->n_threads, forward,
+                   &(forward_job){p, s->steps->way[p->way], w, first, end, needs_only_rows(p, w, first, end)});
     return 0;
 }
 
@@ -395,7 +410,8 @@ int dw_on_pool_head(dw_state *s, const dw_head *h, dw_err *err) {
     for (int left = h->n; left > 0; left -= job.h.n) {
         job.h.n = left < s->o.n_batch ? left : s->o.n_batch;
         job.way = s->steps->way[h->logits ? way_of(s, job.h.n) : DW_WAY_MANY];
-        dw_pool_run(s->o.pool, run_head, &job);
+        choose_threads(s, false);
+        dw_pool_run_on(s->o.pool, s->pass.n_threads, run_head, &job);
         job.h.hidden += (size_t)job.h.n * (size_t)hp->n_embd;
         if (h->logits) job.h.logits += (size_t)job.h.n * (size_t)hp->n_vocab;
         else job.h.target += job.h.n, job.h.logprob += job.h.n;
@@ -451,7 +467,7 @@ int dw_on_pool_put(dw_state *s, dw_place at, const float *values, dw_err *err) {
 
 dw_coverage dw_on_pool_coverage(const dw_state *s, int layer) {
     dw_coverage sum = {0};
-    for (int i = 0; i < s->pass.n_threads; i++) {
+    for (int i = 0; i < dw_pool_size(s->pass.pool); i++) {
         const dw_coverage *c = dw_coverage_of(&s->pass, layer, i);
         sum.n_tokens += c->n_tokens;
         sum.n_open += c->n_open;
@@ -463,5 +479,6 @@ dw_coverage dw_on_pool_coverage(const dw_state *s, int layer) {
 }
 
 void dw_on_pool_reset_coverage(dw_state *s) {
-    memset(s->pass.coverage, 0, (size_t)s->pass.n_threads * (size_t)s->pass.net->hp.n_layer * sizeof *s->pass.coverage);
+    const size_t n_counts = (size_t)dw_pool_size(s->pass.pool) * (size_t)s->pass.net->hp.n_layer;
+    memset(s->pass.coverage, 0, n_counts * sizeof *s->pass.coverage);
 }

@@ -1,6 +1,6 @@
 /* steps.h - inside the backends that run on a pool: a pass, and the fused steps that compute it.
  *
- * Every thread of the pool runs every step (ith of p->n_threads), with a barrier of the pool after each
+ * Every thread of the pass runs every step (ith of p->n_threads), with a barrier of the pool after each
  * (run_on_pool.c).  A step divides its own work among the threads and may use further barriers.  Steps trust the
  * shapes and return nothing; they allocate nothing.  Memory is laid out and the CPU's level is chosen when the state is
  * opened; the kernel for a weight type is an entry of a table, read at each call.
@@ -59,7 +59,7 @@ typedef struct dw_bound {
 struct dw_pass {
     const dw_net *net;
     dw_pool *pool;
-    int n_threads;
+    int n_threads;         // of this pass: at most the pool's, for which memory is laid out
     bool exact;            // results must not depend on n_threads or on how tokens are batched
     dw_precision precision; // not DW_PRECISION_DEFAULT
     int n_batch;           // most tokens of a pass; memory is laid out for them
@@ -80,7 +80,7 @@ struct dw_pass {
     bool keep_neurons;     // a tap reads neuron, so it must be filled
     int gate_every;        // a tap reads rows 0, n, 2n.. of gate (by position); 0: no tap does
     dw_ffn_experiment experiment; // all zero: none
-    dw_coverage *coverage; // (n_threads, n_layer): what was selected and read; every thread counts its own
+    dw_coverage *coverage;        // (pool's threads, n_layer): what was selected and read; every thread counts its own
     void *own;             // the steps' own data, own_bytes of it
 };
 
@@ -111,6 +111,7 @@ typedef struct dw_steps {
     size_t (*own_bytes)(int n_threads);
     int (*start)(dw_pass *p, const dw_session_options *o, dw_err *err); // chooses functions; before lay_out
     void (*lay_out)(dw_pass *p, dw_layout *a, const dw_session_options *o); // lays out the steps' own memory
+    void (*change_threads)(dw_pass *p); // between passes: p->n_threads has changed; NULL: nothing to do
 } dw_steps;
 
 extern const dw_steps dw_steps_cpu, dw_steps_ref;
@@ -132,8 +133,8 @@ dw_pass *dw_on_pool_pass(dw_state *s);
 /* Computes rows first .. end - 1 of rope's table. */
 void dw_rope_rows(const dw_net *net, int first, int end, float *table);
 
-/* Measures the break-even of gated layer l on this machine, which takes a few milliseconds.  x (n_embd) and counts
- * (n_threads, n_layer) are scratch. */
+/* Measures the break-even of gated layer l on this machine, which takes a few milliseconds.  The pass
+ * must be set to all threads.  x (n_embd) and counts (threads, n_layer) are scratch. */
 float dw_measure_break_even(dw_pass *p, int l, float *x, dw_coverage *counts);
 
 #endif

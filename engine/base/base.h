@@ -297,12 +297,19 @@ int dw_pool_size(const dw_pool *pool);
 
 /* Run fn(arg, ith, n) on all n threads, ith = 0 on the caller; returns when all have returned. */
 void dw_pool_run(dw_pool *pool, void (*fn)(void *arg, int ith, int n), void *arg);
+/* The same on the first n threads, 1 <= n <= size. */
+void dw_pool_run_on(dw_pool *pool, int n, void (*fn)(void *arg, int ith, int n), void *arg);
+/* How many threads the next job had best run on: all, but for a while fewer where other processes took cores from them
+ * and waiting for them cost more than their help (threads.c).  Only what does not depend on n may ask. */
+int dw_pool_present(dw_pool *pool);
+/* Makes dw_pool_present return n for some seconds (for tests). */
+void dw_pool_rest(dw_pool *pool, int n, double seconds);
 
-/* Inside a job: wait until all threads are here.  Spins for 3 to 5 us, yields for 1 ms, then parks on a futex, so
+/* Inside a job: wait until all its threads are here.  Spins for 3 to 5 us, yields for 1 ms, then parks on a futex, so
  * that a competing process costs only its share of time instead of whole scheduler slices. */
 void dw_pool_barrier(dw_pool *pool);
 
-/* Run fn(arg, i) for i in 0..n-1 in any order, taken one at a time by all threads. */
+/* Run fn(arg, i) for i in 0..n-1 in any order, taken one at a time by the threads that are present. */
 void dw_pool_each(dw_pool *pool, size_t n, void (*fn)(void *arg, size_t i), void *arg);
 
 int dw_cpu_count(void); // physical cores that affinity and the control group's quota allow

@@ -1,4 +1,4 @@
-/* threads.c - one pool: a job runs on every thread, and threads wait for each other at barriers.
+/* threads.c - one pool: a job runs on its first n threads, and threads wait for each other at barriers.
  *
  * Waiting has three stages.  A short spin serves the common case, where the other thread arrives within microseconds.
  * Then the thread yields between shorter spins, because on a shared machine the other may be waiting for this very
@@ -7,10 +7,18 @@
  *
  * Linux may wake a parked thread on the core of the thread that wakes it, although others are idle, and take
  * milliseconds to part them.  (Two cores, a prefill of 11 ms after a pause of 50: 12 to 20 ms, the median 14.)  So for a
- * job that wakes threads each thread claims its core, and leaves one that is claimed already. */
+ * job that wakes threads each thread claims its core, and leaves one that is claimed already.
+ *
+ * Other processes.  Where one holds a core, the thread that should run there is late at every barrier, and one that
+ * yields there may lose a slice of milliseconds.  (Two cores, one busy process: two threads decode at 0.1 to 0.4 of
+ * their speed, one alone at 0.5.)  So the pool counts what waiting costs.  In jobs that last JUDGE_S in all, let T be
+ * their seconds and W the seconds that threads waited at barriers.  If W/T >= 1, waiting costs as much as that many
+ * threads; if the kernel took cores from some of them meanwhile, so many are left out of the jobs that ask
+ * dw_pool_present, for a time that doubles from REST_S to REST_MOST_S while this stays so. */
 #include "base/base.h"
 
 #include <limits.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -20,6 +28,7 @@
 #include <unistd.h>
 #if defined(__linux__)
 #include <linux/futex.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #endif
 
@@ -30,6 +39,7 @@ enum {
     MAX_THREADS = 256,
     MAX_CORES = 1024, // that are told apart
 };
+static const double JUDGE_S = 0.005, REST_S = 0.1, REST_MOST_S = 1;
 
 /* A number that threads wait on.  The writer makes the system call that wakes them only if `n_parked` is not 0. */
 typedef struct signal_word {
@@ -37,15 +47,30 @@ typedef struct signal_word {
     _Alignas(64) atomic_uint n_parked;
 } signal_word;
 
+typedef struct worker_state {
+    signal_word start;                // counts the thread's jobs; it waits on it
+    long preempted, preempted_before; // how often the kernel took its core, at the last look and the one before
+} worker_state;
+
+/* What the first thread knows of the last jobs. */
+typedef struct presence {
+    int n;                     // threads for jobs that ask
+    double rest_s, rest_until; // of the others
+    double seconds;            // of jobs since the last judgement
+    bool looks;                // in this job threads read how often they were preempted
+} presence;
+
 struct dw_pool {
-    int n;
+    int n, n_started;
     pthread_t thread[MAX_THREADS];
-    int n_started;
+    worker_state of[MAX_THREADS];
+    presence present;
+    int n_job; // threads of the job
     void (*fn)(void *, int, int);
     void *arg;
-    signal_word job;     // counts jobs; workers wait on it
     signal_word barrier; // counts barriers passed
     _Alignas(64) atomic_uint n_arrived;
+    atomic_uint_fast64_t waited_ns;               // at barriers since the last judgement, of all threads
     bool wakes;                                   // the job began with parked threads
     atomic_uint_fast64_t claimed[MAX_CORES / 64]; // cores of the job's threads, if it wakes some
     bool stop;
@@ -76,16 +101,18 @@ static bool changes_within(const signal_word *s, unsigned seen, int spins) {
     return false;
 }
 
-/* Returns once s->value differs from `seen`. */
-static void wait_for_change(signal_word *s, unsigned seen) {
-    if (changes_within(s, seen, SPINS_FIRST)) return;
-    for (const double until = dw_now() + 1e-6 * AWAKE_US; dw_now() < until;) {
+/* Returns once s->value differs from `seen`: the seconds that it took, 0 if it was a short spin. */
+static double wait_for_change(signal_word *s, unsigned seen) {
+    if (changes_within(s, seen, SPINS_FIRST)) return 0;
+    const double start = dw_now();
+    for (double now = start; now < start + 1e-6 * AWAKE_US; now = dw_now()) {
         sched_yield();
-        if (changes_within(s, seen, SPINS_BETWEEN)) return;
+        if (changes_within(s, seen, SPINS_BETWEEN)) return dw_now() - start;
     }
     atomic_fetch_add(&s->n_parked, 1);
     while (atomic_load(&s->value) == seen) park(s, seen);
     atomic_fetch_sub(&s->n_parked, 1);
+    return dw_now() - start;
 }
 
 static void advance(signal_word *s) {
@@ -124,7 +151,9 @@ static void leave_core(dw_pool *p) {
 
 /* The first thread, before it begins a job. */
 static void begin_claims(dw_pool *p) {
-    p->wakes = atomic_load(&p->job.n_parked);
+    p->wakes = false;
+    for (int i = 1; i < p->n_job; i++)
+        p->wakes |= atomic_load_explicit(&p->of[i].start.n_parked, memory_order_relaxed) > 0;
     if (!p->wakes) return;
     for (int i = 0; i < MAX_CORES / 64; i++) atomic_store_explicit(&p->claimed[i], 0, memory_order_relaxed);
     claim(p, sched_getcpu());
@@ -139,18 +168,90 @@ static void begin_claims(dw_pool *p) { (void)p; }
 static void claim_core(dw_pool *p) { (void)p; }
 #endif
 
+/* ---- presence: how many threads have cores ---------------------------------------------------------------------- */
+
+static long times_preempted(void) {
+#if defined(__linux__)
+    struct rusage usage;
+    if (!getrusage(RUSAGE_THREAD, &usage)) return usage.ru_nivcsw; // counts a yield that gave the core away, too
+#endif
+    return 0;
+}
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+/* After a job of `seconds`: whether waiting cost as much as whole threads that had lost their cores. */
+static void judge(dw_pool *p, double seconds) {
+    presence *of = &p->present;
+    of->seconds += seconds;
+    if (!of->looks) {
+        of->looks = of->seconds + seconds >= JUDGE_S;
+        return;
+    }
+    int n_preempted = 0;
+    for (int i = 0; i < p->n_job; i++) {
+        worker_state *thread = &p->of[i];
+        n_preempted += thread->preempted > thread->preempted_before;
+        thread->preempted_before = thread->preempted;
+    }
+    const double waited = 1e-9 * (double)atomic_exchange(&p->waited_ns, 0);
+    const int n_lost = smaller(smaller((int)(waited / of->seconds), n_preempted), p->n_job - 1);
+    if (n_lost > 0) {
+        of->rest_s = fmin(fmax(2 * of->rest_s, REST_S), REST_MOST_S);
+        of->n = p->n_job - n_lost;
+        of->rest_until = dw_now() + of->rest_s;
+    } else if (p->n_job == p->n) {
+        of->rest_s = fmax(of->rest_s - of->seconds, 0);
+    }
+    of->looks = seconds >= JUDGE_S;
+    of->seconds = 0;
+}
+
+int dw_pool_present(dw_pool *p) {
+    if (p->present.n < p->n && dw_now() >= p->present.rest_until) p->present.n = p->n;
+    return p->present.n;
+}
+
+void dw_pool_rest(dw_pool *p, int n, double seconds) {
+    p->present.n = n;
+    p->present.rest_until = dw_now() + seconds;
+}
+
 /* ---- barrier and jobs ------------------------------------------------------------------------------------------ */
 
 void dw_pool_barrier(dw_pool *p) {
-    if (p->n == 1) return;
+    const unsigned n = (unsigned)p->n_job; // read before this thread has arrived: then another may begin the next job
+    if (n == 1) return;
     const unsigned seen = atomic_load_explicit(&p->barrier.value, memory_order_relaxed);
-    if (atomic_fetch_add(&p->n_arrived, 1) + 1 == (unsigned)p->n) {
+    if (atomic_fetch_add(&p->n_arrived, 1) + 1 == n) {
         atomic_store_explicit(&p->n_arrived, 0, memory_order_relaxed);
         advance(&p->barrier);
-    } else {
-        wait_for_change(&p->barrier, seen);
+        return;
     }
+    const double waited = wait_for_change(&p->barrier, seen);
+    if (waited > 0) atomic_fetch_add_explicit(&p->waited_ns, (uint_fast64_t)(1e9 * waited), memory_order_relaxed);
 }
+
+/* One thread's part of a job. */
+static void run_part(dw_pool *p, int ith) {
+    p->fn(p->arg, ith, p->n_job);
+    if (p->present.looks) p->of[ith].preempted = times_preempted();
+    dw_pool_barrier(p);
+}
+
+void dw_pool_run_on(dw_pool *p, int n, void (*fn)(void *arg, int ith, int n), void *arg) {
+    dw_assert(n >= 1 && n <= p->n);
+    const double start = dw_now();
+    p->n_job = n;
+    p->fn = fn;
+    p->arg = arg;
+    begin_claims(p);
+    for (int i = 1; i < n; i++) advance(&p->of[i].start);
+    run_part(p, 0);
+    judge(p, dw_now() - start);
+}
+
+void dw_pool_run(dw_pool *p, void (*fn)(void *arg, int ith, int n), void *arg) { dw_pool_run_on(p, p->n, fn, arg); }
 
 typedef struct worker_start {
     dw_pool *pool;
@@ -163,25 +264,12 @@ static void *worker(void *start_pointer) {
     const int ith = start->ith;
     free(start);
     for (unsigned seen = 0;; seen++) {
-        wait_for_change(&p->job, seen);
+        wait_for_change(&p->of[ith].start, seen);
         if (p->stop) return NULL;
         claim_core(p);
-        p->fn(p->arg, ith, p->n);
-        dw_pool_barrier(p);
+        run_part(p, ith);
     }
 }
-
-void dw_pool_run(dw_pool *p, void (*fn)(void *arg, int ith, int n), void *arg) {
-    p->fn = fn;
-    p->arg = arg;
-    if (p->n > 1) {
-        begin_claims(p);
-        advance(&p->job);
-    }
-    fn(arg, 0, p->n);
-    dw_pool_barrier(p);
-}
-
 /* A new thread inherits the mask of blocked signals.  Only the program's own thread runs handlers of signals that
  * end it, so a handler never runs at the same time as that thread.  Faults (SIGSEGV, SIGBUS) are not blocked: they
  * go to the thread that causes them. */
@@ -209,7 +297,7 @@ dw_pool *dw_pool_new(int n_threads, dw_err *err) {
     if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
     dw_pool *p = dw_alloc(1, sizeof *p, "a thread pool", err);
     if (!p) return NULL;
-    p->n = n_threads;
+    p->n = p->present.n = n_threads;
     sigset_t old;
     block_signals(&old);
     int rc = 0;
@@ -227,7 +315,7 @@ dw_pool *dw_pool_new(int n_threads, dw_err *err) {
 void dw_pool_free(dw_pool *p) {
     if (!p) return;
     p->stop = true;
-    advance(&p->job);
+    for (int i = 1; i <= p->n_started; i++) advance(&p->of[i].start);
     for (int i = 1; i <= p->n_started; i++) pthread_join(p->thread[i], NULL);
     free(p);
 }
@@ -249,7 +337,7 @@ static void each_worker(void *job_pointer, int ith, int n) {
 
 void dw_pool_each(dw_pool *p, size_t n, void (*fn)(void *arg, size_t i), void *arg) {
     each_job job = {.fn = fn, .arg = arg, .n = n};
-    dw_pool_run(p, each_worker, &job);
+    dw_pool_run_on(p, dw_pool_present(p), each_worker, &job);
 }
 
 double dw_now(void) {
