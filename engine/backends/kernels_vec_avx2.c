@@ -21,6 +21,17 @@ TARGET static inline void store_f16(uint16_t *h, vf v) {
     _mm_storeu_si128((__m128i *)(void *)h, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
 
+TARGET static inline float sum_of(vf v) {
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+TARGET static inline float max_of(vf v) {
+    const __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+}
+
 /* Four steps: rows are interleaved with rows 1, 2 and 4 below, in squares of 8 x 8. */
 TARGET static inline void transpose8(const float *src, size_t ld_src, float *dst, size_t ld_dst) {
     __m256 a[8], b[8];

@@ -28,6 +28,9 @@ static inline vf load_f16(const uint16_t *h) {
 static inline void store_f16(uint16_t *h, vf v) {
     for (int i = 0; i < LANES; i++) h[i] = dw_f32_to_f16_inline(v[i]);
 }
+static inline float sum_of(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+static inline float larger_of(float a, float b) { return a > b ? a : b; }
+static inline float max_of(vf v) { return larger_of(larger_of(v[0], v[2]), larger_of(v[1], v[3])); }
 static inline void transpose16(const float *src, size_t ld_src, float *dst, size_t ld_dst) {
     for (size_t i = 0; i < 16; i++)
         for (size_t j = 0; j < 16; j++) dst[i * ld_dst + j] = src[j * ld_src + i];
