@@ -385,6 +385,29 @@ static void jobs_on_few(void) {
     dw_pool_free(job.pool);
 }
 
+static void best_numbers(void) {
+    static const struct {
+        int n, best;
+        double lost[4];
+    } cases[] = {
+        {1, 1, {0.9}},
+        {2, 2, {0, 0}},
+        {2, 2, {0.5, 0}},         // as good as one alone
+        {2, 1, {0.1, 0.5}},       // 0.8 of one thread's work, or 0.9
+        {2, 2, {0.2, 0.3}},       // 1, or 0.8
+        {2, 1, {1, 1}},           // nothing is right: one is least in the way
+        {4, 3, {0, 0.5, 0, 0}},   // 2, or 3
+        {4, 2, {0.6, 0, 0.4, 0}}, // 0, 1.8, or 2
+        {4, 4, {0.02, 0.02, 0.02, 0.02}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double lost[4];
+        memcpy(lost, cases[i].lost, sizeof lost);
+        const int best = dw_pool_best(lost, cases[i].n);
+        CHECK(best == cases[i].best, "case %zu: %d of %d, not %d", i, best, cases[i].n, cases[i].best);
+    }
+}
+
 static void mark(void *arg, size_t i) { atomic_fetch_add(&((atomic_int *)arg)[i], 1); }
 
 static void each_once(void) {
@@ -492,6 +515,7 @@ static const test_case cases[] = {
     {"half precision round-trips every value and rounds to even", half_round_trip},
     {"no thread passes a barrier before all have come", barriers},
     {"a job runs on as many threads as it is told", jobs_on_few},
+    {"threads that lose their cores stay out where the others do more without them", best_numbers},
     {"dw_pool_each runs every index exactly once", each_once},
     {"signals that end a program come to its own thread only", signals_of_threads},
     {"the quota of a control group is read as the kernel writes it", quota_texts},

@@ -67,7 +67,7 @@ static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
     for (int i = 0; i < p->n_threads; i++) c->step[i].shared = shared, c->step[i].neurons = packed;
 }
 
-/* Threads that were absent do not know the number of the step. */
+/* Absent threads missed steps, so all count again from the first. */
 static void change_threads(dw_pass *p) {
     dw_cpu *c = p->own;
     for (int i = 0; i < dw_pool_size(p->pool); i++) {

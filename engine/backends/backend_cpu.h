@@ -28,10 +28,10 @@
 /* What is left of a thread's portion: pieces next .. end - 1.  Its thread takes them from the front and so reads weights
  * in their order; other threads take from the back.  `left` has a tag, the lowest bit of the step's number.  With the
  * tag of the step before, the whole portion is left, so no thread waits for another to begin.  All zero when a state is
- * opened. */
+ * opened and when the number of threads changes. */
 typedef struct dw_portion {
     _Alignas(64) atomic_uint_fast64_t left; // tag, 31 bits of next, 31 of end
-    uint64_t n_steps;                       // that had pieces; only its own thread reads and writes it
+    uint64_t n_steps;                       // that had pieces; in a pass only its own thread uses it
 } dw_portion;
 
 /* Memory that all gated layers share; rows of a smaller layer follow each other without gaps. */
@@ -62,7 +62,7 @@ typedef struct dw_step { // of one thread
 
 typedef struct dw_cpu { // dw_pass.own
     dw_gated gated;
-    dw_step step[];    // n_threads
+    dw_step step[]; // of the pool's threads
 } dw_cpu;
 
 static inline const dw_step *dw_step_of(const dw_pass *p, int ith) { return &((const dw_cpu *)p->own)->step[ith]; }

@@ -19,7 +19,7 @@ struct dw_state {
     int n_rope;         // rows of pass.rope that are computed
     bool is_unsure;     // a layer's operator depends on a break-even that is not measured yet
     float *trial_x;     // (n_embd)
-    dw_coverage *trial_counts; // (n_threads, n_layer)
+    dw_coverage *trial_counts; // (pool's threads, n_layer)
 };
 
 /* ---- memory: one block; the same code counts it and lays it out ----------------------------------------------- */
@@ -140,11 +140,19 @@ dw_pass *dw_on_pool_pass(dw_state *s) { return &s->pass; }
 
 /* ---- threads ---------------------------------------------------------------------------------------------------- */
 
-/* Chooses the threads of a pass: those that are present (dw_pool_present), but all where results depend on their
- * number, because taps and experiments add up by thread. */
+static bool has_gates(const dw_pass *p) {
+    for (int l = 0; l < p->net->hp.n_layer; l++)
+        if (p->layer[l].op->is_gated) return true;
+    return false;
+}
+
+/* Chooses the threads of a pass: those that are present (dw_pool_present), or all.  Of a gated layer each thread must get
+ * as many shares (ffn_gated.c). */
 static void choose_threads(dw_state *s, bool all) {
     dw_pass *p = &s->pass;
-    const int n = all ? dw_pool_size(p->pool) : dw_pool_present(p->pool);
+    const int most = dw_pool_size(p->pool);
+    int n = all ? most : dw_pool_present(p->pool);
+    if (most % n && has_gates(p)) n = most;
     if (n == p->n_threads) return;
     p->n_threads = n;
     if (s->steps->change_threads) s->steps->change_threads(p);
@@ -374,8 +382,10 @@ int dw_on_pool_layers(dw_state *s, const dw_work *w, int first, int end, dw_err 
         dw_assert(w->pos[t] >= 0 && w->pos[t] < s->o.n_ctx && w->seq[t] >= 0 && w->seq[t] < s->o.n_seq);
     need_rope(s, w);
     p->way = way_of(s, w->n_tokens);
-    choose_threads(s, s->is_unsure || p->experiment.gathered || has_tap(w));
-    if (s->is_unsure && p->way == DW_WAY_FEW && first < end) measure(s);
+    const bool measures = s->is_unsure && p->way == DW_WAY_FEW && first < end;
+    const bool adds_by_thread = p->experiment.gathered || (has_tap(w) && w->tap->fn_thread);
+    choose_threads(s, measures || adds_by_thread);
+    if (measures) measure(s);
     p->n_tokens = w->n_tokens;
     p->token = w->token, p->seq = w->seq, p->pos = w->pos;
     p->x = w->x ? w->x : s->x;

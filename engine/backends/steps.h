@@ -133,8 +133,8 @@ dw_pass *dw_on_pool_pass(dw_state *s);
 /* Computes rows first .. end - 1 of rope's table. */
 void dw_rope_rows(const dw_net *net, int first, int end, float *table);
 
-/* Measures the break-even of gated layer l on this machine, which takes a few milliseconds.  The pass
- * must be set to all threads.  x (n_embd) and counts (threads, n_layer) are scratch. */
+/* Measures the break-even of gated layer l on this machine, which takes a few milliseconds.  The pass must be set to all
+ * threads.  x (n_embd) and counts (threads, n_layer) are scratch. */
 float dw_measure_break_even(dw_pass *p, int l, float *x, dw_coverage *counts);
 
 #endif

@@ -299,9 +299,12 @@ int dw_pool_size(const dw_pool *pool);
 void dw_pool_run(dw_pool *pool, void (*fn)(void *arg, int ith, int n), void *arg);
 /* The same on the first n threads, 1 <= n <= size. */
 void dw_pool_run_on(dw_pool *pool, int n, void (*fn)(void *arg, int ith, int n), void *arg);
-/* How many threads the next job had best run on: all, but for a while fewer where other processes took cores from them
- * and waiting for them cost more than their help (threads.c).  Only what does not depend on n may ask. */
+/* How many threads the next job had best run on: all, or for a while fewer where other processes took their cores
+ * (threads.c).  For jobs whose results do not depend on it. */
 int dw_pool_present(dw_pool *pool);
+/* Its rule: how many of n threads would do most.  lost[i]: the share of the time that one of them was ready and had no
+ * core; they are sorted. */
+int dw_pool_best(double *lost, int n);
 /* Makes dw_pool_present return n for some seconds (for tests). */
 void dw_pool_rest(dw_pool *pool, int n, double seconds);
 

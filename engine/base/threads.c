@@ -10,13 +10,19 @@
  * job that wakes threads each thread claims its core, and leaves one that is claimed already.
  *
  * Other processes.  Where one holds a core, the thread that should run there is late at every barrier, and one that
- * yields there may lose a slice of milliseconds.  (Two cores, one busy process: two threads decode at 0.1 to 0.4 of
- * their speed, one alone at 0.5.)  So the pool counts what waiting costs.  In jobs that last JUDGE_S in all, let T be
- * their seconds and W the seconds that threads waited at barriers.  If W/T >= 1, waiting costs as much as that many
- * threads; if the kernel took cores from some of them meanwhile, so many are left out of the jobs that ask
- * dw_pool_present, for a time that doubles from REST_S to REST_MOST_S while this stays so. */
+ * yields there may lose milliseconds.  (Two cores, one busy process: two threads decode at 0.1 to 0.4 of their speed, one
+ * alone at 0.5.)  So each thread counts its lost time: it was ready and had no core.  In a trial, jobs of JUDGE_S in
+ * all on n threads, let them lose the shares l_1 <= .. <= l_n.  A barrier waits for all, so the k that lost least would
+ * do
+ *
+ *     k (1 - l_1 - .. - l_k)
+ *
+ * times the work of an undisturbed thread.  The best k is what dw_pool_present returns for a while.  The first k threads
+ * then take part; the kernel moves them to the cores that are left.  After that rest all are tried again.  A rest is at
+ * least four trials long; from one to the next it doubles, up to REST_MOST_S, unless a trial finds all n the best. */
 #include "base/base.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
@@ -24,11 +30,11 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <linux/futex.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #endif
 
@@ -39,7 +45,7 @@ enum {
     MAX_THREADS = 256,
     MAX_CORES = 1024, // that are told apart
 };
-static const double JUDGE_S = 0.005, REST_S = 0.1, REST_MOST_S = 1;
+static const double JUDGE_S = 0.01, REST_MOST_S = 1;
 
 /* A number that threads wait on.  The writer makes the system call that wakes them only if `n_parked` is not 0. */
 typedef struct signal_word {
@@ -48,30 +54,34 @@ typedef struct signal_word {
 } signal_word;
 
 typedef struct worker_state {
-    signal_word start;                // counts the thread's jobs; it waits on it
-    long preempted, preempted_before; // how often the kernel took its core, at the last look and the one before
+    signal_word start;        // counts the thread's jobs; it waits on it
+    double lost, lost_before; // seconds, at the end and at the beginning of a trial
 } worker_state;
 
-/* What the first thread knows of the last jobs. */
-typedef struct presence {
-    int n;                     // threads for jobs that ask
-    double rest_s, rest_until; // of the others
-    double seconds;            // of jobs since the last judgement
-    bool looks;                // in this job threads read how often they were preempted
-} presence;
+typedef struct pool_job {
+    int n; // threads
+    void (*fn)(void *, int, int);
+    void *arg;
+    bool begins_trial, ends_trial; // threads read their lost time before it, after it
+    bool wakes;                    // it began with parked threads
+} pool_job;
+
+/* Jobs on the same number of threads, which the first thread judges together. */
+typedef struct trial {
+    int n;          // threads
+    double seconds; // of the jobs so far
+} trial;
 
 struct dw_pool {
     int n, n_started;
     pthread_t thread[MAX_THREADS];
-    worker_state of[MAX_THREADS];
-    presence present;
-    int n_job; // threads of the job
-    void (*fn)(void *, int, int);
-    void *arg;
-    signal_word barrier; // counts barriers passed
+    worker_state state[MAX_THREADS];
+    trial trial;
+    int n_present;             // threads for jobs that ask
+    double rest_s, rest_until; // of the other threads
+    _Alignas(64) pool_job job; // written between jobs; one line
+    signal_word barrier;       // counts barriers passed
     _Alignas(64) atomic_uint n_arrived;
-    atomic_uint_fast64_t waited_ns;               // at barriers since the last judgement, of all threads
-    bool wakes;                                   // the job began with parked threads
     atomic_uint_fast64_t claimed[MAX_CORES / 64]; // cores of the job's threads, if it wakes some
     bool stop;
 };
@@ -101,18 +111,16 @@ static bool changes_within(const signal_word *s, unsigned seen, int spins) {
     return false;
 }
 
-/* Returns once s->value differs from `seen`: the seconds that it took, 0 if it was a short spin. */
-static double wait_for_change(signal_word *s, unsigned seen) {
-    if (changes_within(s, seen, SPINS_FIRST)) return 0;
-    const double start = dw_now();
-    for (double now = start; now < start + 1e-6 * AWAKE_US; now = dw_now()) {
+/* Returns once s->value differs from `seen`. */
+static void wait_for_change(signal_word *s, unsigned seen) {
+    if (changes_within(s, seen, SPINS_FIRST)) return;
+    for (const double until = dw_now() + 1e-6 * AWAKE_US; dw_now() < until;) {
         sched_yield();
-        if (changes_within(s, seen, SPINS_BETWEEN)) return dw_now() - start;
+        if (changes_within(s, seen, SPINS_BETWEEN)) return;
     }
     atomic_fetch_add(&s->n_parked, 1);
     while (atomic_load(&s->value) == seen) park(s, seen);
     atomic_fetch_sub(&s->n_parked, 1);
-    return dw_now() - start;
 }
 
 static void advance(signal_word *s) {
@@ -151,104 +159,136 @@ static void leave_core(dw_pool *p) {
 
 /* The first thread, before it begins a job. */
 static void begin_claims(dw_pool *p) {
-    p->wakes = false;
-    for (int i = 1; i < p->n_job; i++)
-        p->wakes |= atomic_load_explicit(&p->of[i].start.n_parked, memory_order_relaxed) > 0;
-    if (!p->wakes) return;
+    p->job.wakes = false;
+    for (int i = 1; i < p->job.n; i++)
+        p->job.wakes |= atomic_load_explicit(&p->state[i].start.n_parked, memory_order_relaxed) > 0;
+    if (!p->job.wakes) return;
     for (int i = 0; i < MAX_CORES / 64; i++) atomic_store_explicit(&p->claimed[i], 0, memory_order_relaxed);
     claim(p, sched_getcpu());
 }
 
 /* The others, once they see the job. */
 static void claim_core(dw_pool *p) {
-    if (p->wakes && !claim(p, sched_getcpu())) leave_core(p);
+    if (p->job.wakes && !claim(p, sched_getcpu())) leave_core(p);
 }
 #else
 static void begin_claims(dw_pool *p) { (void)p; }
 static void claim_core(dw_pool *p) { (void)p; }
 #endif
 
-/* ---- presence: how many threads have cores ---------------------------------------------------------------------- */
+/* ---- how many threads have cores -------------------------------------------------------------------------------- */
 
-static long times_preempted(void) {
-#if defined(__linux__)
-    struct rusage usage;
-    if (!getrusage(RUSAGE_THREAD, &usage)) return usage.ru_nivcsw; // counts a yield that gave the core away, too
-#endif
-    return 0;
+/* The calling thread's lost time; 0 where the system does not tell. */
+static double lost_seconds(void) {
+    char text[64] = "";
+    const int fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC); // "RAN WAITED TIMES", nanoseconds
+    if (fd < 0) return 0;
+    if (read(fd, text, sizeof text - 1) < 0) *text = 0;
+    close(fd);
+    const char *waited = strchr(text, ' ');
+    return waited ? 1e-9 * strtod(waited, NULL) : 0;
 }
 
-static int smaller(int a, int b) { return a < b ? a : b; }
+static int fewer_first(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
 
-/* After a job of `seconds`: whether waiting cost as much as whole threads that had lost their cores. */
-static void judge(dw_pool *p, double seconds) {
-    presence *of = &p->present;
-    of->seconds += seconds;
-    if (!of->looks) {
-        of->looks = of->seconds + seconds >= JUDGE_S;
-        return;
+int dw_pool_best(double *lost, int n) {
+    qsort(lost, (size_t)n, sizeof *lost, fewer_first);
+    double sum = 0, most = 0;
+    int best = n;
+    for (int k = 1; k <= n; k++) {
+        sum += lost[k - 1];
+        const double work = k * (1 - sum);
+        if (work >= most) most = work, best = k;
     }
-    int n_preempted = 0;
-    for (int i = 0; i < p->n_job; i++) {
-        worker_state *thread = &p->of[i];
-        n_preempted += thread->preempted > thread->preempted_before;
-        thread->preempted_before = thread->preempted;
+    return best;
+}
+
+/* Ends a trial. */
+static void judge(dw_pool *p) {
+    const trial *t = &p->trial;
+    double lost[MAX_THREADS];
+    for (int i = 0; i < t->n; i++) {
+        worker_state *s = &p->state[i];
+        lost[i] = (s->lost - s->lost_before) / t->seconds;
+        s->lost_before = s->lost;
     }
-    const double waited = 1e-9 * (double)atomic_exchange(&p->waited_ns, 0);
-    const int n_lost = smaller(smaller((int)(waited / of->seconds), n_preempted), p->n_job - 1);
-    if (n_lost > 0) {
-        of->rest_s = fmin(fmax(2 * of->rest_s, REST_S), REST_MOST_S);
-        of->n = p->n_job - n_lost;
-        of->rest_until = dw_now() + of->rest_s;
-    } else if (p->n_job == p->n) {
-        of->rest_s = fmax(of->rest_s - of->seconds, 0);
+    const int n = dw_pool_best(lost, t->n);
+    if (n < t->n) {
+        p->rest_s = fmax(fmin(2 * p->rest_s, REST_MOST_S), 4 * t->seconds);
+        p->rest_until = dw_now() + p->rest_s;
+        p->n_present = n;
+    } else if (n == p->n) {
+        p->rest_s = fmax(p->rest_s - t->seconds, 0);
     }
-    of->looks = seconds >= JUDGE_S;
-    of->seconds = 0;
+}
+
+/* Before its first job. */
+static void begin_trial(dw_pool *p, int n) {
+    p->trial = (trial){.n = n};
+    p->job.begins_trial = p->n > 1;
+    p->job.ends_trial = false;
+}
+
+/* After a job of the trial. */
+static void count_job(dw_pool *p, double seconds) {
+    trial *t = &p->trial;
+    if (p->n == 1) return;
+    t->seconds += seconds;
+    p->job.begins_trial = false;
+    if (p->job.ends_trial) {
+        judge(p);
+        t->seconds = 0;
+    }
+    p->job.ends_trial = t->seconds + seconds >= JUDGE_S; // if the next one is as long
 }
 
 int dw_pool_present(dw_pool *p) {
-    if (p->present.n < p->n && dw_now() >= p->present.rest_until) p->present.n = p->n;
-    return p->present.n;
+    if (p->n_present < p->n && dw_now() >= p->rest_until) p->n_present = p->n;
+    return p->n_present;
 }
 
 void dw_pool_rest(dw_pool *p, int n, double seconds) {
-    p->present.n = n;
-    p->present.rest_until = dw_now() + seconds;
+    dw_assert(n >= 1 && n <= p->n);
+    p->n_present = n;
+    p->rest_until = dw_now() + seconds;
 }
 
 /* ---- barrier and jobs ------------------------------------------------------------------------------------------ */
 
 void dw_pool_barrier(dw_pool *p) {
-    const unsigned n = (unsigned)p->n_job; // read before this thread has arrived: then another may begin the next job
+    const unsigned n = (unsigned)p->job.n; // once this thread has arrived, the first may begin another job
     if (n == 1) return;
     const unsigned seen = atomic_load_explicit(&p->barrier.value, memory_order_relaxed);
     if (atomic_fetch_add(&p->n_arrived, 1) + 1 == n) {
         atomic_store_explicit(&p->n_arrived, 0, memory_order_relaxed);
         advance(&p->barrier);
-        return;
+    } else {
+        wait_for_change(&p->barrier, seen);
     }
-    const double waited = wait_for_change(&p->barrier, seen);
-    if (waited > 0) atomic_fetch_add_explicit(&p->waited_ns, (uint_fast64_t)(1e9 * waited), memory_order_relaxed);
 }
 
 /* One thread's part of a job. */
 static void run_part(dw_pool *p, int ith) {
-    p->fn(p->arg, ith, p->n_job);
-    if (p->present.looks) p->of[ith].preempted = times_preempted();
+    if (p->job.begins_trial) p->state[ith].lost_before = lost_seconds();
+    p->job.fn(p->job.arg, ith, p->job.n);
+    if (p->job.ends_trial) p->state[ith].lost = lost_seconds();
     dw_pool_barrier(p);
 }
 
 void dw_pool_run_on(dw_pool *p, int n, void (*fn)(void *arg, int ith, int n), void *arg) {
     dw_assert(n >= 1 && n <= p->n);
     const double start = dw_now();
-    p->n_job = n;
-    p->fn = fn;
-    p->arg = arg;
+    if (n != p->trial.n) begin_trial(p, n);
+    p->job.n = n;
+    p->job.fn = fn;
+    p->job.arg = arg;
     begin_claims(p);
-    for (int i = 1; i < n; i++) advance(&p->of[i].start);
+    for (int i = 1; i < n; i++) advance(&p->state[i].start);
     run_part(p, 0);
-    judge(p, dw_now() - start);
+    count_job(p, dw_now() - start);
 }
 
 void dw_pool_run(dw_pool *p, void (*fn)(void *arg, int ith, int n), void *arg) { dw_pool_run_on(p, p->n, fn, arg); }
@@ -264,7 +304,7 @@ static void *worker(void *start_pointer) {
     const int ith = start->ith;
     free(start);
     for (unsigned seen = 0;; seen++) {
-        wait_for_change(&p->of[ith].start, seen);
+        wait_for_change(&p->state[ith].start, seen);
         if (p->stop) return NULL;
         claim_core(p);
         run_part(p, ith);
@@ -297,7 +337,7 @@ dw_pool *dw_pool_new(int n_threads, dw_err *err) {
     if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
     dw_pool *p = dw_alloc(1, sizeof *p, "a thread pool", err);
     if (!p) return NULL;
-    p->n = p->present.n = n_threads;
+    p->n = p->n_present = n_threads;
     sigset_t old;
     block_signals(&old);
     int rc = 0;
@@ -306,6 +346,7 @@ dw_pool *dw_pool_new(int n_threads, dw_err *err) {
     if (!rc) {
         // A thread that still starts may hold a lock of the allocator: a fork would keep it locked.
         dw_pool_run(p, do_nothing, NULL);
+        begin_trial(p, n_threads);
         return p;
     }
     dw_pool_free(p);
@@ -315,7 +356,7 @@ dw_pool *dw_pool_new(int n_threads, dw_err *err) {
 void dw_pool_free(dw_pool *p) {
     if (!p) return;
     p->stop = true;
-    for (int i = 1; i <= p->n_started; i++) advance(&p->of[i].start);
+    for (int i = 1; i <= p->n_started; i++) advance(&p->state[i].start);
     for (int i = 1; i <= p->n_started; i++) pthread_join(p->thread[i], NULL);
     free(p);
 }
@@ -337,7 +378,7 @@ static void each_worker(void *job_pointer, int ith, int n) {
 
 void dw_pool_each(dw_pool *p, size_t n, void (*fn)(void *arg, size_t i), void *arg) {
     each_job job = {.fn = fn, .arg = arg, .n = n};
-    dw_pool_run_on(p, dw_pool_present(p), each_worker, &job);
+    if (n) dw_pool_run_on(p, n < (size_t)p->n_present ? (int)n : dw_pool_present(p), each_worker, &job);
 }
 
 double dw_now(void) {
