@@ -333,13 +333,13 @@ static void half_round_trip(void) {
 
 typedef struct barrier_job {
     dw_pool *pool;
-    int turn[8], n;
+    int turn[8], n, n_rounds;
     atomic_int wrong, n_came;
 } barrier_job;
 
 static void count_turns(void *arg, int ith, int n) {
     barrier_job *job = arg;
-    for (int round = 1; round <= 300; round++) {
+    for (int round = 1; round <= job->n_rounds; round++) {
         job->turn[ith] = round;
         dw_pool_barrier(job->pool);
         for (int i = 0; i < n; i++)
@@ -351,7 +351,7 @@ static void count_turns(void *arg, int ith, int n) {
 static void barriers(void) {
     for (int n = 1; n <= 5; n += 2) {
         dw_err err = {0};
-        barrier_job job = {.pool = dw_pool_new(n, &err)};
+        barrier_job job = {.pool = dw_pool_new(n, &err), .n_rounds = 300};
         REQUIRE(job.pool, "%s", err.text);
         for (int k = 0; k < 5; k++) dw_pool_run(job.pool, count_turns, &job);
         CHECK(atomic_load(&job.wrong) == 0, "%d threads", n);
@@ -369,7 +369,7 @@ static void count_threads(void *arg, int ith, int n) {
 static void jobs_on_few(void) {
     dw_rng rng;
     dw_rng_seed(&rng, 5);
-    barrier_job job = {.pool = dw_pool_new(5, NULL)};
+    barrier_job job = {.pool = dw_pool_new(5, NULL), .n_rounds = 5};
     REQUIRE(job.pool);
     for (int k = 0; k < 200; k++) {
         job.n = 1 + (int)dw_rng_below(&rng, 5);

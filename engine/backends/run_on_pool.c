@@ -146,8 +146,8 @@ static bool has_gates(const dw_pass *p) {
     return false;
 }
 
-/* Chooses the threads of a pass: those that are present (dw_pool_present), or all.  Of a gated layer each thread must get
- * as many shares (ffn_gated.c). */
+/* Chooses the threads of a pass: those that are present (dw_pool_present), or all where results are added up by thread
+ * or a break-even is measured.  Gated layers need a number that divides the pool's: each thread gets as many shares. */
 static void choose_threads(dw_state *s, bool all) {
     dw_pass *p = &s->pass;
     const int most = dw_pool_size(p->pool);

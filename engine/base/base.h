@@ -302,8 +302,8 @@ void dw_pool_run_on(dw_pool *pool, int n, void (*fn)(void *arg, int ith, int n),
 /* How many threads the next job had best run on: all, or for a while fewer where other processes took their cores
  * (threads.c).  For jobs whose results do not depend on it. */
 int dw_pool_present(dw_pool *pool);
-/* Its rule: how many of n threads would do most.  lost[i]: the share of the time that one of them was ready and had no
- * core; they are sorted. */
+/* Sorts lost[0 .. n - 1], the shares of the time that n threads were ready without a core, and returns how many threads
+ * would do most. */
 int dw_pool_best(double *lost, int n);
 /* Makes dw_pool_present return n for some seconds (for tests). */
 void dw_pool_rest(dw_pool *pool, int n, double seconds);
@@ -312,7 +312,7 @@ void dw_pool_rest(dw_pool *pool, int n, double seconds);
  * that a competing process costs only its share of time instead of whole scheduler slices. */
 void dw_pool_barrier(dw_pool *pool);
 
-/* Run fn(arg, i) for i in 0..n-1 in any order, taken one at a time by the threads that are present. */
+/* Run fn(arg, i) for i in 0..n-1 in any order, taken one at a time by at most n of the threads that are present. */
 void dw_pool_each(dw_pool *pool, size_t n, void (*fn)(void *arg, size_t i), void *arg);
 
 int dw_cpu_count(void); // physical cores that affinity and the control group's quota allow

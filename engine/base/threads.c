@@ -10,16 +10,17 @@
  * job that wakes threads each thread claims its core, and leaves one that is claimed already.
  *
  * Other processes.  Where one holds a core, the thread that should run there is late at every barrier, and one that
- * yields there may lose milliseconds.  (Two cores, one busy process: two threads decode at 0.1 to 0.4 of their speed, one
- * alone at 0.5.)  So each thread counts its lost time: it was ready and had no core.  In a trial, jobs of JUDGE_S in
- * all on n threads, let them lose the shares l_1 <= .. <= l_n.  A barrier waits for all, so the k that lost least would
- * do
+ * yields there may lose milliseconds.  (Two cores, one busy process: two threads decode at 0.1 to 0.4 of their speed,
+ * one alone at 0.5.)  So each thread counts its lost time: it was ready and had no core.  In a trial, JUDGE_S or more
+ * of jobs on n threads, let them lose the shares l_1 <= .. <= l_n.  A barrier waits for all, so the k that lost least
+ * would do
  *
  *     k (1 - l_1 - .. - l_k)
  *
- * times the work of an undisturbed thread.  The best k is what dw_pool_present returns for a while.  The first k threads
- * then take part; the kernel moves them to the cores that are left.  After that rest all are tried again.  A rest is at
- * least four trials long; from one to the next it doubles, up to REST_MOST_S, unless a trial finds all n the best. */
+ * times the work of an undisturbed thread.  (Threads that lose their cores at the same time would do more.)  The best k
+ * is what dw_pool_present returns for a while.  The first k threads then take part; the kernel moves them to the cores
+ * that are left.  After that rest all are tried again.  A rest is four trials long, and at least twice the last one, up
+ * to REST_S; trials that find all n the best shorten the next rest by as much as they last. */
 #include "base/base.h"
 
 #include <fcntl.h>
@@ -45,7 +46,7 @@ enum {
     MAX_THREADS = 256,
     MAX_CORES = 1024, // that are told apart
 };
-static const double JUDGE_S = 0.01, REST_MOST_S = 1;
+static const double JUDGE_S = 0.01, REST_S = 1;
 
 /* A number that threads wait on.  The writer makes the system call that wakes them only if `n_parked` is not 0. */
 typedef struct signal_word {
@@ -55,7 +56,7 @@ typedef struct signal_word {
 
 typedef struct worker_state {
     signal_word start;        // counts the thread's jobs; it waits on it
-    double lost, lost_before; // seconds, at the end and at the beginning of a trial
+    double lost_before, lost; // seconds, at the beginning and at the end of a trial; -1: not known
 } worker_state;
 
 typedef struct pool_job {
@@ -68,8 +69,9 @@ typedef struct pool_job {
 
 /* Jobs on the same number of threads, which the first thread judges together. */
 typedef struct trial {
-    int n;          // threads
-    double seconds; // of the jobs so far
+    int n;               // threads
+    double began, ended; // times: of its first and of its last job
+    bool is_new, is_due; // the next job is the first; is probably the last
 } trial;
 
 struct dw_pool {
@@ -178,15 +180,15 @@ static void claim_core(dw_pool *p) { (void)p; }
 
 /* ---- how many threads have cores -------------------------------------------------------------------------------- */
 
-/* The calling thread's lost time; 0 where the system does not tell. */
+/* The calling thread's lost time, -1 where the system does not tell. */
 static double lost_seconds(void) {
     char text[64] = "";
     const int fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC); // "RAN WAITED TIMES", nanoseconds
-    if (fd < 0) return 0;
+    if (fd < 0) return -1;
     if (read(fd, text, sizeof text - 1) < 0) *text = 0;
     close(fd);
     const char *waited = strchr(text, ' ');
-    return waited ? 1e-9 * strtod(waited, NULL) : 0;
+    return waited ? 1e-9 * strtod(waited, NULL) : -1;
 }
 
 static int fewer_first(const void *a, const void *b) {
@@ -206,43 +208,46 @@ int dw_pool_best(double *lost, int n) {
     return best;
 }
 
-/* Ends a trial. */
-static void judge(dw_pool *p) {
-    const trial *t = &p->trial;
+/* Judges a trial of `seconds`, and begins the next where it ends. */
+static void judge(dw_pool *p, double seconds) {
     double lost[MAX_THREADS];
-    for (int i = 0; i < t->n; i++) {
+    for (int i = 0; i < p->trial.n; i++) {
         worker_state *s = &p->state[i];
-        lost[i] = (s->lost - s->lost_before) / t->seconds;
+        const bool is_known = s->lost >= 0 && s->lost_before >= 0;
+        lost[i] = is_known ? fmin((s->lost - s->lost_before) / seconds, 1) : 0;
         s->lost_before = s->lost;
     }
-    const int n = dw_pool_best(lost, t->n);
-    if (n < t->n) {
-        p->rest_s = fmax(fmin(2 * p->rest_s, REST_MOST_S), 4 * t->seconds);
+    const int n = dw_pool_best(lost, p->trial.n);
+    if (n < p->trial.n) {
+        p->rest_s = fmax(fmin(2 * p->rest_s, REST_S), 4 * seconds);
         p->rest_until = dw_now() + p->rest_s;
         p->n_present = n;
     } else if (n == p->n) {
-        p->rest_s = fmax(p->rest_s - t->seconds, 0);
+        p->rest_s = fmax(p->rest_s - seconds, 0);
+        p->n_present = n;
     }
 }
 
-/* Before its first job. */
-static void begin_trial(dw_pool *p, int n) {
-    p->trial = (trial){.n = n};
-    p->job.begins_trial = p->n > 1;
-    p->job.ends_trial = false;
-}
+/* Jobs on other numbers of threads are not tried: they have few items. */
+static bool is_tried(const dw_pool *p, int n) { return p->n > 1 && (n == p->n || n == p->n_present); }
 
-/* After a job of the trial. */
-static void count_job(dw_pool *p, double seconds) {
+/* Before a job of the trial. */
+static void try_job(dw_pool *p, int n, double now) {
     trial *t = &p->trial;
-    if (p->n == 1) return;
-    t->seconds += seconds;
-    p->job.begins_trial = false;
-    if (p->job.ends_trial) {
-        judge(p);
-        t->seconds = 0;
+    if (n == t->n && now - t->ended < JUDGE_S) return;
+    *t = (trial){.n = n, .began = now, .is_new = true};
+}
+
+/* After it. */
+static void count_job(dw_pool *p, double began, double ended) {
+    trial *t = &p->trial;
+    if (t->is_due && ended - t->began >= JUDGE_S) {
+        judge(p, ended - t->began);
+        t->began = ended;
     }
-    p->job.ends_trial = t->seconds + seconds >= JUDGE_S; // if the next one is as long
+    t->ended = ended;
+    t->is_new = false;
+    t->is_due = ended - t->began + (ended - began) >= JUDGE_S; // if the next one is as long
 }
 
 int dw_pool_present(dw_pool *p) {
@@ -280,15 +285,15 @@ static void run_part(dw_pool *p, int ith) {
 
 void dw_pool_run_on(dw_pool *p, int n, void (*fn)(void *arg, int ith, int n), void *arg) {
     dw_assert(n >= 1 && n <= p->n);
-    const double start = dw_now();
-    if (n != p->trial.n) begin_trial(p, n);
-    p->job.n = n;
-    p->job.fn = fn;
-    p->job.arg = arg;
+    const bool tried = is_tried(p, n);
+    const double now = dw_now();
+    if (tried) try_job(p, n, now);
+    p->job = (pool_job){
+        .n = n, .fn = fn, .arg = arg, .begins_trial = tried && p->trial.is_new, .ends_trial = tried && p->trial.is_due};
     begin_claims(p);
     for (int i = 1; i < n; i++) advance(&p->state[i].start);
     run_part(p, 0);
-    count_job(p, dw_now() - start);
+    if (tried) count_job(p, now, dw_now());
 }
 
 void dw_pool_run(dw_pool *p, void (*fn)(void *arg, int ith, int n), void *arg) { dw_pool_run_on(p, p->n, fn, arg); }
@@ -310,6 +315,7 @@ static void *worker(void *start_pointer) {
         run_part(p, ith);
     }
 }
+
 /* A new thread inherits the mask of blocked signals.  Only the program's own thread runs handlers of signals that
  * end it, so a handler never runs at the same time as that thread.  Faults (SIGSEGV, SIGBUS) are not blocked: they
  * go to the thread that causes them. */
@@ -346,7 +352,7 @@ dw_pool *dw_pool_new(int n_threads, dw_err *err) {
     if (!rc) {
         // A thread that still starts may hold a lock of the allocator: a fork would keep it locked.
         dw_pool_run(p, do_nothing, NULL);
-        begin_trial(p, n_threads);
+        p->trial = (trial){0};
         return p;
     }
     dw_pool_free(p);
@@ -378,7 +384,8 @@ static void each_worker(void *job_pointer, int ith, int n) {
 
 void dw_pool_each(dw_pool *p, size_t n, void (*fn)(void *arg, size_t i), void *arg) {
     each_job job = {.fn = fn, .arg = arg, .n = n};
-    if (n) dw_pool_run_on(p, n < (size_t)p->n_present ? (int)n : dw_pool_present(p), each_worker, &job);
+    const int present = dw_pool_present(p);
+    if (n) dw_pool_run_on(p, n < (size_t)present ? (int)n : present, each_worker, &job);
 }
 
 double dw_now(void) {
