@@ -158,8 +158,8 @@ void dw_walk_add_sums(const dw_step *s, int l, int n_sums) {
 
 /* ---- few tokens: the walk ------------------------------------------------------------------------------------- */
 
-/* Each of the pool's threads has a share of nine tenths of the pieces, which another takes where it is absent; the rest
- * goes to whoever is ready. */
+/* Nine tenths of the pieces are shares, one for each of the pool's threads; others walk those of absent threads.  The
+ * rest goes to whoever is ready. */
 typedef struct shares {
     int rows, n_pieces; // rows of a piece
     int own, n_tail;    // pieces of a share; number of parts of the rest

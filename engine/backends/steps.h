@@ -80,7 +80,7 @@ struct dw_pass {
     bool keep_neurons;     // a tap reads neuron, so it must be filled
     int gate_every;        // a tap reads rows 0, n, 2n.. of gate (by position); 0: no tap does
     dw_ffn_experiment experiment; // all zero: none
-    dw_coverage *coverage;        // (pool's threads, n_layer): what was selected and read; every thread counts its own
+    dw_coverage *coverage; // (pool's threads, n_layer): what was selected and read; every thread counts its own
     void *own;             // the steps' own data, own_bytes of it
 };
 

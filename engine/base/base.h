@@ -309,7 +309,7 @@ int dw_pool_best(double *lost, int n);
 void dw_pool_rest(dw_pool *pool, int n, double seconds);
 
 /* Inside a job: wait until all its threads are here.  Spins for 3 to 5 us, yields for 1 ms, then parks on a futex, so
- * that a competing process costs only its share of time instead of whole scheduler slices. */
+ * that a core that a competing process wants is not held. */
 void dw_pool_barrier(dw_pool *pool);
 
 /* Run fn(arg, i) for i in 0..n-1 in any order, taken one at a time by at most n of the threads that are present. */

@@ -11,7 +11,7 @@
  *
  * Other processes.  Where one holds a core, the thread that should run there is late at every barrier, and one that
  * yields there may lose milliseconds.  (Two cores, one busy process: two threads decode at 0.1 to 0.4 of their speed,
- * one alone at 0.5.)  So each thread counts its lost time: it was ready and had no core.  In a trial, JUDGE_S or more
+ * one alone at 0.5.)  So each thread counts its lost time: it was ready and had no core.  In a trial, TRIAL_S or more
  * of jobs on n threads, let them lose the shares l_1 <= .. <= l_n.  A barrier waits for all, so the k that lost least
  * would do
  *
@@ -46,7 +46,7 @@ enum {
     MAX_THREADS = 256,
     MAX_CORES = 1024, // that are told apart
 };
-static const double JUDGE_S = 0.01, REST_S = 1;
+static const double TRIAL_S = 0.01, REST_S = 1; // the least of a trial; a rest does not double beyond
 
 /* A number that threads wait on.  The writer makes the system call that wakes them only if `n_parked` is not 0. */
 typedef struct signal_word {
@@ -54,10 +54,10 @@ typedef struct signal_word {
     _Alignas(64) atomic_uint n_parked;
 } signal_word;
 
-typedef struct worker_state {
+typedef struct pool_thread {
     signal_word start;        // counts the thread's jobs; it waits on it
     double lost_before, lost; // seconds, at the beginning and at the end of a trial; -1: not known
-} worker_state;
+} pool_thread;
 
 typedef struct pool_job {
     int n; // threads
@@ -77,7 +77,7 @@ typedef struct trial {
 struct dw_pool {
     int n, n_started;
     pthread_t thread[MAX_THREADS];
-    worker_state state[MAX_THREADS];
+    pool_thread state[MAX_THREADS];
     trial trial;
     int n_present;             // threads for jobs that ask
     double rest_s, rest_until; // of the other threads
@@ -208,11 +208,11 @@ int dw_pool_best(double *lost, int n) {
     return best;
 }
 
-/* Judges a trial of `seconds`, and begins the next where it ends. */
+/* Judges a trial of `seconds`; the next begins where it ends. */
 static void judge(dw_pool *p, double seconds) {
     double lost[MAX_THREADS];
     for (int i = 0; i < p->trial.n; i++) {
-        worker_state *s = &p->state[i];
+        pool_thread *s = &p->state[i];
         const bool is_known = s->lost >= 0 && s->lost_before >= 0;
         lost[i] = is_known ? fmin((s->lost - s->lost_before) / seconds, 1) : 0;
         s->lost_before = s->lost;
@@ -231,23 +231,23 @@ static void judge(dw_pool *p, double seconds) {
 /* Jobs on other numbers of threads are not tried: they have few items. */
 static bool is_tried(const dw_pool *p, int n) { return p->n > 1 && (n == p->n || n == p->n_present); }
 
-/* Before a job of the trial. */
-static void try_job(dw_pool *p, int n, double now) {
+/* Before a job: it belongs to the trial, or begins another. */
+static void enter_trial(dw_pool *p, int n, double now) {
     trial *t = &p->trial;
-    if (n == t->n && now - t->ended < JUDGE_S) return;
+    if (n == t->n && now - t->ended < TRIAL_S) return;
     *t = (trial){.n = n, .began = now, .is_new = true};
 }
 
-/* After it. */
+/* After the job: ends the trial if it was the last. */
 static void count_job(dw_pool *p, double began, double ended) {
     trial *t = &p->trial;
-    if (t->is_due && ended - t->began >= JUDGE_S) {
+    if (t->is_due && ended - t->began >= TRIAL_S) {
         judge(p, ended - t->began);
         t->began = ended;
     }
     t->ended = ended;
     t->is_new = false;
-    t->is_due = ended - t->began + (ended - began) >= JUDGE_S; // if the next one is as long
+    t->is_due = ended - t->began + (ended - began) >= TRIAL_S; // if the next one is as long
 }
 
 int dw_pool_present(dw_pool *p) {
@@ -287,7 +287,7 @@ void dw_pool_run_on(dw_pool *p, int n, void (*fn)(void *arg, int ith, int n), vo
     dw_assert(n >= 1 && n <= p->n);
     const bool tried = is_tried(p, n);
     const double now = dw_now();
-    if (tried) try_job(p, n, now);
+    if (tried) enter_trial(p, n, now);
     p->job = (pool_job){
         .n = n, .fn = fn, .arg = arg, .begins_trial = tried && p->trial.is_new, .ends_trial = tried && p->trial.is_due};
     begin_claims(p);
@@ -352,7 +352,7 @@ dw_pool *dw_pool_new(int n_threads, dw_err *err) {
     if (!rc) {
         // A thread that still starts may hold a lock of the allocator: a fork would keep it locked.
         dw_pool_run(p, do_nothing, NULL);
-        p->trial = (trial){0};
+        p->trial = (trial){0}; // starting threads is none
         return p;
     }
     dw_pool_free(p);
