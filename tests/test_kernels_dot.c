@@ -61,7 +61,7 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
         dw_act_pack(k->level, k->form, x[c], n, act.data + (size_t)c * act_stride);
     }
     k->rows(&(dw_dot_job){w.data, stride, ROWS, n, act.data, act_stride, n_cols, y[0], ROWS,
-                          dw_reach_of(k->level)});
+                          dw_reach_of(k->level, k->type, n)});
     double off_packed = 0, off_exact = 0, all = 0;
     for (int r = 0; r < ROWS; r++) {
         t->decode(w.data + (size_t)r * stride, decoded, (size_t)n);
@@ -77,7 +77,7 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
             off_packed += pow(y[c][r] - packed, 2), off_exact += pow(y[c][r] - exact, 2);
             float alone;
             k->rows(&(dw_dot_job){w.data + (size_t)r * stride, stride, 1, n, act.data + (size_t)c * act_stride,
-                                  act_stride, 1, &alone, 1, dw_reach_of(k->level)});
+                                  act_stride, 1, &alone, 1, dw_reach_of(k->level, k->type, n)});
             CHECK(!memcmp(&alone, &y[c][r], sizeof alone), "%s: row %d alone %.9g, with others %.9g",
                   text_of(k, n, n_cols), r, (double)alone, (double)y[c][r]);
         }

@@ -45,7 +45,6 @@ static int start(dw_pass *p, const dw_session_options *o, dw_err *err) {
                                .n_shares = p->n_threads,
                                .level = level,
                                .vec = vec,
-                               .reach = dw_reach_of(level),
                                .gated = &c->gated};
     return 0;
 }

@@ -52,7 +52,6 @@ typedef struct dw_step { // of one thread
     int n_shares;       // of a gated layer's sum: the pool's threads
     dw_level level;
     const dw_vec *vec;
-    dw_reach reach;
     dw_portion *portions; // of all threads
     uint8_t *scratch;  // this thread's: of a product or of attention, or packed vectors
     float *out, *out2; // this thread's: results of a piece, (tokens, rows)

@@ -48,7 +48,7 @@ void dw_dot_rows(dw_vectors *v, const dw_tensor *w, dw_rows rows, float *y, size
                       .act_stride = stride,
                       .n_cols = v->n_cols,
                       .y_stride = ldy,
-                      .reach = v->s->reach};
+                      .reach = dw_reach_of(v->s->level, w->type->id, v->n)};
     int asked = 0;
     for (int r = 0, run; r < n_rows; r += run) { // a run of consecutive rows is one call
         const int row = list ? list[first + r] : first;

@@ -50,12 +50,12 @@ typedef enum dw_act_form {
     DW_N_ACT_FORMS
 } dw_act_form;
 
-/* How many bytes ahead of the current ones a stream of weights is prefetched: into the first-level cache, and into the
- * second, which is the farther.  What is best depends on the CPU's maker (kernels_dot.h). */
+/* How a stream of weights is read.  What is best depends on the CPU's maker, the type and the length of rows (kernels_dot.h). */
 typedef struct dw_reach {
-    int first, second;
+    int first, second; // bytes ahead of the current ones that are prefetched into the first-level cache and the second
+    bool few_sums;     // 128 bytes of F16 or BF16 take a chain of four additions, not of one or two
 } dw_reach;
-dw_reach dw_reach_of(dw_level level);
+dw_reach dw_reach_of(dw_level level, dw_qtype type, int n); // of rows of n values
 
 /* y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS. */
 typedef struct dw_dot_job {

@@ -103,6 +103,10 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *     Zen 4  8 KB beside 4 KB into the second level, two threads, 15 pairs of builds in turn: base in F16 1.26 (AVX2:
  *            1.22), base in Q4_0 1.04 (0.97), 7B in Q4_0 1.00 (1.10), in Q4_K 1.02.  With none base 1.01 to 1.02, 7B
  *            0.87 to 0.90.  768 bytes into the first level were measured on a Xeon only: 1.00 to 1.05.
+ *            Long rows from huge pages, two threads, shares of a loop that reads the same, medians while memory reads
+ *            more than 46 GB/s, with 8 and with 16 KB: Q4_0 0.93 and 0.98, of 18,944 values 0.81 and 0.90; Q4_K 0.89
+ *            and 0.91, 0.80 and 0.89; Q5_1, IQ4_NL and Q5_K 0.87 to 0.91 and 0.90 to 0.94; Q8_0 0.84 and 0.81.  Mini in
+ *            Q4_0, all rows with 16 KB: 0.98.
  *     Zen 3  768 bytes into the first level beside none (AVX2): 0.98 to 1.00.  The code below then prefetches the
  *            current bytes, which costs nothing clear (Q4_0 from L3 22.0 GB/s with it, 21.6 without).
  *
@@ -110,6 +114,14 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  * too (of pairs of long rows, that of its first row).  (Pieces of 32 rows of 512, with 4 KB: 0.85 instead of 0.67 of
  * reading alone.)  Fewer rows come from a list, and prefetching stops at the end of the last one. */
 enum { LONG_RUN = 32 };
+
+/* Long rows of F16 and BF16 on AMD have so few sums that the chain of their additions takes 16 cycles for 128 bytes,
+ * little less than memory does.  With four sums in AVX-512 it takes 4, the core runs far ahead of what has arrived, and
+ * reads less.  (Zen 4, two threads, BF16 from huge pages, shares of a loop that reads the same, medians while memory reads
+ * more than 46 GB/s: rows of 3,584 0.93 instead of 0.75, of 18,944 0.81 instead of 0.65, of 2,048 0.87 instead of 0.74;
+ * AVX2 0.91, 0.84 and 0.91 instead of 0.78, 0.80 and 0.78.  Below 38 GB/s: 0.94 to 0.96 instead of 0.90 to 0.94.)  From
+ * cache they read 28 instead of 54 GB/s on a thread, so short rows have four: mini in F16 would decode at 0.90.
+ * Not measured on Intel. */
 
 typedef struct beyond {
     const uint8_t *end; // nothing is prefetched from here on

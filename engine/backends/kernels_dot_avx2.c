@@ -194,9 +194,9 @@ INLINE __m256 column_values(const uint8_t *act, size_t act_stride, int c, int i)
     return _mm256_load_ps((const float *)(const void *)(act + (size_t)c * act_stride) + i);
 }
 
-// One or two rows times n_cols <= 4 columns; four sums for each, of values 8k.. for k = 0 1 2 3 modulo 4.
-INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, beyond next,
-                       int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
+// One or two rows times n_cols <= 4 columns; two or four sums for each, of values 8k.. for k = 0 1 2 3 modulo n_sums.
+INLINE void rows_summed(int n_sums, dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w,
+                        beyond next, int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
     __m256 sum[2][4][4];
     for (int r = 0; r < n_rows; r++)
@@ -208,8 +208,10 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
             prefetch(from, next, 32 * bytes, (n - i) * bytes, (size_t)(n_rows - 1) * row_bytes);
             for (int k = 0; k < 4; k++) {
                 const __m256 v = load_values(type, from + 8 * k * bytes);
-                for (int c = 0; c < n_cols; c++)
-                    sum[r][c][k] = _mm256_fmadd_ps(v, column_values(act, act_stride, c, i + 8 * k), sum[r][c][k]);
+                for (int c = 0; c < n_cols; c++) {
+                    __m256 *s = &sum[r][c][k % n_sums];
+                    *s = _mm256_fmadd_ps(v, column_values(act, act_stride, c, i + 8 * k), *s);
+                }
             }
         }
     for (int k = 0; k < 4; k++, i += 8, w += 8 * bytes) {
@@ -218,8 +220,10 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
             uint8_t some[8 * sizeof(float)] = {0};
             memcpy(some, w + (size_t)r * row_bytes, (size_t)((n - i < 8 ? n - i : 8) * bytes));
             const __m256 v = load_values(type, some);
-            for (int c = 0; c < n_cols; c++)
-                sum[r][c][k] = _mm256_fmadd_ps(v, column_values(act, act_stride, c, i), sum[r][c][k]);
+            for (int c = 0; c < n_cols; c++) {
+                __m256 *s = &sum[r][c][k % n_sums];
+                *s = _mm256_fmadd_ps(v, column_values(act, act_stride, c, i), *s);
+            }
         }
     }
     for (int r = 0; r < n_rows; r++)
@@ -228,6 +232,14 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
             y[(size_t)c * y_stride + (size_t)r] =
                 sum_of(_mm256_add_ps(_mm256_add_ps(s[0], s[2]), _mm256_add_ps(s[1], s[3])));
         }
+}
+
+INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, beyond next, int n,
+                       const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
+    if (next.reach.few_sums)
+        rows_summed(2, type, n_rows, row_bytes, n_cols, w, next, n, act, act_stride, y, y_stride);
+    else
+        rows_summed(4, type, n_rows, row_bytes, n_cols, w, next, n, act, act_stride, y, y_stride);
 }
 
 /* ---- rows of each type --------------------------------------------------------------------------------- */

@@ -79,9 +79,9 @@ INLINE __m512 column_values(const uint8_t *act, size_t act_stride, int c, int i)
     return _mm512_load_ps((const float *)(act + (size_t)c * act_stride) + i);
 }
 
-// One or two rows times n_cols <= 4 columns; four sums for each, of values 16k.. for k = 0 1 2 3 modulo 4.
-INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, beyond next,
-                       int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
+// One or two rows times n_cols <= 4 columns; one or four sums for each, of values 16k.. for k = 0 1 2 3 modulo n_sums.
+INLINE void rows_summed(int n_sums, dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w,
+                        beyond next, int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
     __m512 sum[2][4][4];
     for (int r = 0; r < n_rows; r++)
@@ -93,8 +93,10 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
             prefetch(from, next, 64 * bytes, (n - i) * bytes, (size_t)(n_rows - 1) * row_bytes);
             for (int k = 0; k < 4; k++) {
                 const __m512 v = load_values(type, from + 16 * k * bytes);
-                for (int c = 0; c < n_cols; c++)
-                    sum[r][c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i + 16 * k), sum[r][c][k]);
+                for (int c = 0; c < n_cols; c++) {
+                    __m512 *s = &sum[r][c][k % n_sums];
+                    *s = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i + 16 * k), *s);
+                }
             }
         }
     for (int k = 0; k < 4; k++, i += 16, w += 16 * bytes) {
@@ -102,8 +104,10 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
         const __mmask16 some = n - i >= 16 ? 0xffff : (__mmask16)((1 << (n - i)) - 1);
         for (int r = 0; r < n_rows; r++) {
             const __m512 v = load_some_values(type, w + (size_t)r * row_bytes, some);
-            for (int c = 0; c < n_cols; c++)
-                sum[r][c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i), sum[r][c][k]);
+            for (int c = 0; c < n_cols; c++) {
+                __m512 *s = &sum[r][c][k % n_sums];
+                *s = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i), *s);
+            }
         }
     }
     for (int r = 0; r < n_rows; r++)
@@ -112,6 +116,14 @@ INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, 
             y[(size_t)c * y_stride + (size_t)r] =
                 sum_of(_mm512_add_ps(_mm512_add_ps(s[0], s[2]), _mm512_add_ps(s[1], s[3])));
         }
+}
+
+INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, beyond next, int n,
+                       const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
+    if (next.reach.few_sums)
+        rows_summed(1, type, n_rows, row_bytes, n_cols, w, next, n, act, act_stride, y, y_stride);
+    else
+        rows_summed(4, type, n_rows, row_bytes, n_cols, w, next, n, act, act_stride, y, y_stride);
 }
 
 /* ---- rows of each type --------------------------------------------------------------------------------- */
