@@ -15,7 +15,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { BUCKETS = 1024, PER_UNIT = 32 }; // buckets of a unit of the logits; the last bucket holds the rest
+enum {
+    BUCKETS = 1024,
+    PER_UNIT = 32,   // buckets of a unit of the logits; the last bucket holds the rest
+    PER_BUCKET = 32, // steps of a bucket
+};
 
 typedef struct candidate {
     float logit;
@@ -30,6 +34,7 @@ struct dw_sampler {
     candidate *list, *work; // n_vocab each; work is for sorting
     double *p;              // n_vocab
     double exp_bucket[BUCKETS]; // exp(-distance) where each begins
+    double exp_step[PER_BUCKET]; // exp(-distance) of 0 .. 31 steps
 };
 
 dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err) {
@@ -39,6 +44,7 @@ dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err
     s->n_vocab = n_vocab;
     dw_rng_seed(&s->rng, o->seed);
     for (int b = 0; b < BUCKETS; b++) s->exp_bucket[b] = exp(-b / (double)PER_UNIT);
+    for (int i = 0; i < PER_BUCKET; i++) s->exp_step[i] = exp(-i / (double)(PER_UNIT * PER_BUCKET));
     s->list = dw_alloc((size_t)n_vocab, sizeof *s->list, "candidates", err);
     s->work = dw_alloc((size_t)n_vocab, sizeof *s->work, "candidates", err);
     s->p = dw_alloc((size_t)n_vocab, sizeof *s->p, "probabilities", err);
@@ -114,13 +120,13 @@ static int bucket_of(double distance) { // NaN, too, goes to the last
     return distance < (BUCKETS - 1) / (double)PER_UNIT ? (int)(distance * PER_UNIT) : BUCKETS - 1;
 }
 
-/* exp(-distance) of a distance in bucket b: by the series, whose next term is below 2^-55. */
-static double exp_in_bucket(const dw_sampler *s, int b, double distance) {
-    if (b == BUCKETS - 1) return exp(-distance);
-    const double x = b / (double)PER_UNIT - distance; // without rounding
-    const double x2 = x * x;
-    return s->exp_bucket[b] * ((1 + x + x2 * (1 / 2. + x * (1 / 6.))) +
-                               x2 * x2 * (1 / 24. + x * (1 / 120.) + x2 * (1 / 720. + x * (1 / 5040.))));
+/* exp(-distance): by tables up to the step before it, from there by the series, whose next term is below 2^-56. */
+static double exp_of(const dw_sampler *s, double distance) {
+    if (bucket_of(distance) == BUCKETS - 1) return exp(-distance);
+    const int step = (int)(distance * (PER_UNIT * PER_BUCKET));
+    const double x = step / (double)(PER_UNIT * PER_BUCKET) - distance; // without rounding
+    const double series = 1 + x * (1 + x * (1 / 2. + x * (1 / 6. + x * (1 / 24.))));
+    return s->exp_bucket[step / PER_BUCKET] * s->exp_step[step % PER_BUCKET] * series;
 }
 
 /* The bucket that holds the n-th likeliest. */
@@ -137,11 +143,9 @@ static int bucket_of_share(const dw_sampler *s, const float *logits, double *sum
     double share[BUCKETS] = {0}, all = 0;
     for (int i = 0; i < s->n_vocab; i++) {
         const double distance = s->largest - logits[i];
-        const int b = bucket_of(distance);
-        const double e = exp_in_bucket(s, b, distance);
-        share[b] += e;
-        all += e;
+        share[bucket_of(distance)] += exp_of(s, distance);
     }
+    for (int b = 0; b < BUCKETS; b++) all += share[b];
     int b = 0;
     for (double reached = share[0]; !(reached > s->o.top_p * all * (1 + 1e-9)) && b < BUCKETS - 1;)
         reached += share[++b];
@@ -162,7 +166,7 @@ static int list_to(dw_sampler *s, const float *logits, int last) {
 
 static double sum_exp(dw_sampler *s, int n, double temperature) {
     double sum = 0;
-    for (int i = 0; i < n; i++) sum += s->p[i] = exp((s->list[i].logit - s->list[0].logit) / temperature);
+    for (int i = 0; i < n; i++) sum += s->p[i] = exp_of(s, (s->list[0].logit - s->list[i].logit) / temperature);
     return sum;
 }
 
