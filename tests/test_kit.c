@@ -1,13 +1,15 @@
 /* test_kit.c - options, messages, progress, rows, lineage. */
 #include "formats/formats.h"
-#include "test.h"
 #include "kit/blas.h"
 #include "kit/disk.h"
 #include "kit/kit_own.h"
 #include "kit/lineage.h"
+#include "kit/memory.h"
 #include "kit/stats.h"
 #include "kit/tsv.h"
+#include "test.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -280,6 +282,27 @@ static void disk_space(void) {
 }
 
 /* bash reads back what was quoted, and no byte of it acts in a terminal. */
+/* Limits of a group and of the groups above it, as the kernel writes them. */
+static void memory_of_groups(void) {
+    const char *root = test_file("memory");
+    REQUIRE(
+        !test_run("mkdir -p %s/a/b %s/memory/d && cd %s && echo 8000 >a/memory.max && echo 5000 >a/memory.current && "
+                  "printf 'active_file 9\ninactive_file 500\n' >a/memory.stat && echo max >a/b/memory.max && "
+                  "echo 100 >a/b/memory.current",
+                  root, root, root));
+    CHECK(kit_memory_of_groups(root, "0::/a/b\n") == 3500, "the limit of the group above");
+    REQUIRE(!test_run("echo 300 >%s/a/b/memory.max", root));
+    CHECK(kit_memory_of_groups(root, "0::/a/b\n") == 200, "the smallest of all");
+    CHECK(isinf(kit_memory_of_groups(root, "0::/\n")) && isinf(kit_memory_of_groups(root, "")));
+    REQUIRE(
+        !test_run("cd %s/memory && echo 9223372036854771712 >d/memory.limit_in_bytes && "
+                  "echo 900 >d/memory.usage_in_bytes && echo 4000 >memory.limit_in_bytes && "
+                  "echo 1000 >memory.usage_in_bytes && printf 'inactive_file 1\ntotal_inactive_file 30\n' >memory.stat",
+                  root));
+    CHECK(kit_memory_of_groups(root, "5:memory:/d\n0::/\n") == 3030, "version 1");
+    CHECK(kit_memory_of_groups(root, "5:memory:/docker/of-the-host\n") == 3030, "a path that is the host's");
+}
+
 static void quoted_words(void) {
     static const char *const words[] = {
         "plain", "",         "two words", "it's", "$(ls) `ls` $x \\ \"", "a\nb\t\033[2J", "\u202e \xc2\x9b'\\",
@@ -838,6 +861,7 @@ static const test_case cases[] = {
     {"effective values are written as one would type them", effective_values},
     {"sizes are shown in decimal units", shown_sizes},
     {"what has no room on the disk is told before it is written", disk_space},
+    {"every control group above a process limits its memory", memory_of_groups},
     {"a word is quoted so that a shell reads it back and a terminal does not obey it", quoted_words},
     {"the nearest name is found for a mistyped word and none for a strange one", nearest},
     {"a bar appears after a second, with rate and time left, and is wiped away", progress_bar},

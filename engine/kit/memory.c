@@ -1,40 +1,80 @@
 /* memory.c - free memory, and a model in huge pages if it has room. */
 #include "kit/memory.h"
 
+#include "base/cpus.h"
 #include "kit/talk.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
-/* The first number of a file; NaN: there is none. */
-static double number_in(const char *path) {
+/* ---- limits of control groups ---------------------------------------------------------------------------------- */
+
+static const struct version {
+    const char *controller, *folder, *limit, *used, *files; // files: a line of memory.stat
+} versions[] = {{"", "", "memory.max", "memory.current", "inactive_file"},
+                {"memory", "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}};
+
+typedef struct group { // below a root: the first n bytes of path, which begins with '/'
+    const char *root, *path;
+    int n;
+    const struct version *v;
+} group;
+
+static FILE *open_in(const group *g, const char *name) {
+    char path[PATH_MAX];
+    const int n = snprintf(path, sizeof path, "%s%s%.*s/%s", g->root, g->v->folder, g->n, g->path, name);
+    return n < (int)sizeof path ? fopen(path, "re") : NULL;
+}
+
+/* The first number of a file, or of its line that begins with `key`; NaN: there is none. */
+static double number_in(const group *g, const char *name, const char *key) {
+    char line[128];
     double x = NAN;
-    FILE *f = fopen(path, "re");
-    if (!f || fscanf(f, "%lf", &x) != 1) x = NAN;
+    const size_t n = strlen(key);
+    FILE *f = open_in(g, name);
+    while (f && isnan(x) && fgets(line, sizeof line, f))
+        if (!strncmp(line, key, n) && sscanf(line + n, "%lf", &x) != 1) x = NAN;
     if (f) fclose(f);
     return x;
 }
 
-/* What the limit of the control group leaves; infinity: no limit.  Pages of files count as free, for they can go. */
-static double left_in_group(void) {
-    static const struct {
-        const char *limit, *used, *stat;
-    } versions[] = {{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"},
-                    {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-                     "/sys/fs/cgroup/memory/memory.stat"}};
-    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
-        const double limit = number_in(versions[i].limit), used = number_in(versions[i].used);
-        if (!(limit < 0x1p60) || isnan(used)) continue;
-        double files = 0;
-        char line[128];
-        FILE *f = fopen(versions[i].stat, "re");
-        while (f && fgets(line, sizeof line, f))
-            if (sscanf(line, "inactive_file %lf", &files) == 1) break;
-        if (f) fclose(f);
-        return limit - used + files;
-    }
-    return INFINITY;
+/* What a group's own limit leaves; infinity: it has none.  Pages of files count as free, because the system takes them
+ * back. */
+static double left_in(const group *g) {
+    const double limit = number_in(g, g->v->limit, ""), used = number_in(g, g->v->used, "");
+    if (!(limit < 0x1p60) || isnan(used)) return INFINITY;
+    const double files = number_in(g, "memory.stat", g->v->files);
+    return limit - used + (isnan(files) ? 0 : files);
 }
+
+double kit_memory_of_groups(const char *root, const char *groups) {
+    double least = INFINITY;
+    for (const struct version *v = versions; v < versions + sizeof versions / sizeof *versions; v++) {
+        size_t n;
+        const char *path = dw_cpus_group(groups, v->controller, &n);
+        if (!path || n >= PATH_MAX) continue;
+        for (;;) { // a container's path may be the host's; the root, its own group, still counts
+            while (n && path[n - 1] == '/') n--;
+            least = fmin(least, left_in(&(group){root, path, (int)n, v}));
+            if (!n) break;
+            while (n && path[n - 1] != '/') n--;
+        }
+    }
+    return least;
+}
+
+static double left_in_own_groups(void) {
+    char text[8192];
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    if (!f) return INFINITY;
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    return kit_memory_of_groups("/sys/fs/cgroup", text);
+}
+
+/* ---- free memory ----------------------------------------------------------------------------------------------- */
 
 double kit_free_memory(void) {
     double available = NAN, kib;
@@ -43,8 +83,8 @@ double kit_free_memory(void) {
     while (f && fgets(line, sizeof line, f))
         if (sscanf(line, "MemAvailable: %lf", &kib) == 1) available = 1024 * kib;
     if (f) fclose(f);
-    const double group = left_in_group();
-    return available > group ? group : available;
+    const double groups = left_in_own_groups();
+    return available > groups ? groups : available;
 }
 
 int kit_huge_pages(dw_model *m, dw_pool *pool, dw_err *err) {
