@@ -1,7 +1,8 @@
 /* test_layers.c - a net is a value: layers run one by one on a residual of the caller, tensors that are replaced,
  * parts of the state that are given and taken, a context that costs nothing before it is used. */
-#include "build.h"
+#include "backends/gate_decide.h"
 #include "backends/kernels_vec.h"
+#include "build.h"
 #include "model/session.h"
 #include "test.h"
 
@@ -329,9 +330,10 @@ static void gated_down(void) {
                 ((const float *)(const void *)down.data)[i * down.ne[0] + j];
     CHECK(dw_session_replace(r.session, 1, DW_W_DOWN, &down, &why) == -1);
     check_sentence(&why, "replace that one first", "down");
-    CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN_T, &down_t, &err) &&
-              !dw_session_replace(r.session, 1, DW_W_DOWN, &down, &err),
-          "%s", err.text);
+    const dw_layer *mine = &r.session->net.layer[1];
+    CHECK(dw_down_is_copy(mine) && !dw_session_replace(r.session, 1, DW_W_DOWN_T, &down_t, &err), "%s", err.text);
+    CHECK(!dw_down_is_copy(mine), "down is still the model's, so it does not serve for its copy");
+    CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN, &down, &err) && dw_down_is_copy(mine), "%s", err.text);
     float *gated = whole_pass(&r);
     err = (dw_err){0};
     CHECK(dw_session_replace(r.session, 1, DW_W_DOWN_T, NULL, &err) && strstr(err.text, "restore it before"), "%s",

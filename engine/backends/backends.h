@@ -19,6 +19,7 @@ enum { DW_MAX_HEAD_DIM = 4096 }; // a model with larger heads is not opened
 /* What a gated model says about a layer's FFN (formats/ffn_gated.h): which groups of neurons are open for a token. */
 typedef struct dw_layer_gate {
     dw_tensor down_t;                // (n_ff, n_embd): down transposed, a neuron's column as a row
+    bool down_differs;               // only one of down and down_t was replaced in the session
     int group;                       // neurons that are open or closed together; the last group may be smaller
     float threshold;                 // a group is open when its largest |act(gate)| reaches it
     float activity;                  // expected share of open neurons

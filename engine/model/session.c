@@ -337,7 +337,7 @@ static int check_shape(const slot *at, const dw_tensor *t, dw_err *err) {
 static bool is_replaced(const dw_tensor *mine, const dw_tensor *model) { return mine->data != model->data; }
 
 /* A gated layer holds down twice, and gated passes read the transposed copy.  So that copy is replaced first and restored
- * last: down is never another matrix than the copy that stands for it. */
+ * last; while only it is replaced, no pass reads down in its place (dw_down_is_copy). */
 static int check_copies(const dw_session *s, int l, dw_weight which, const dw_tensor *t, dw_err *err) {
     const dw_layer *mine = &s->net.layer[l], *model = &s->model->net.layer[l];
     if (s->o.select == DW_SELECT_DENSE || !model->sparse.down_t.name) return 0;
@@ -353,10 +353,16 @@ static int check_copies(const dw_session *s, int l, dw_weight which, const dw_te
     return 0;
 }
 
+static void note_copies(dw_layer *mine, const dw_layer *model) {
+    mine->sparse.down_differs = is_replaced(&mine->sparse.down_t, &model->sparse.down_t) !=
+                                is_replaced(&mine->down, &model->down);
+}
+
 int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tensor *t, dw_err *err) {
     slot at = {0};
     if (find_slot(s, layer, which, &at, err) || (t && check_shape(&at, t, err))) return -1;
-    if ((which == DW_W_DOWN || which == DW_W_DOWN_T) && check_copies(s, layer, which, t, err)) return -1;
+    const bool is_down = which == DW_W_DOWN || which == DW_W_DOWN_T;
+    if (is_down && check_copies(s, layer, which, t, err)) return -1;
     const dw_tensor before = *at.mine;
     *at.mine = t ? *t : *at.model;
     if (t) {
@@ -366,8 +372,10 @@ int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tenso
         at.mine->ne[2] = at.mine->ne[3] = 1;
         at.mine->n_bytes = dw_tensor_row_bytes(at.mine) * at.mine->ne[1];
     }
+    if (is_down) note_copies(&s->net.layer[layer], &s->model->net.layer[layer]);
     if (!s->backend->bind(s->state, &s->binding, err)) return 0;
     *at.mine = before;
+    if (is_down) note_copies(&s->net.layer[layer], &s->model->net.layer[layer]);
     return -1;
 }
 
