@@ -247,6 +247,17 @@ char *exp_sums_how(exp_cell_of *cell, const void *row, dw_err *err) {
     return NULL;
 }
 
+int exp_sums_find(measure_book *book, exp_cell_of *cell, const void *row, measure_view *v, dw_err *err) {
+    int first = 0, last = 0;
+    if (strcmp(cell(row, "text"), "*") && sscanf(cell(row, "window_range"), "%d-%d", &first, &last) != 2) return 0;
+    char *how = exp_sums_how(cell, row, err);
+    const int found = how ? measure_book_find(book, how, cell(row, "text_sha256"), first, last, v, err) : -1;
+    free(how);
+    if (found != 1) return found;
+    const double nll = strtod(cell(row, "nll_nats"), NULL); // of "-": 0, the mean of no text
+    return fabs(measure_view_mean(v, MEASURE_NLL).mean - nll) <= 1e-6 * fabs(nll);
+}
+
 typedef struct cell_buffer { // of the one row that is asked
     const exp_result *row;
     char *text; // CELL bytes

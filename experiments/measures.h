@@ -82,6 +82,10 @@ typedef const char *exp_cell_of(const void *row, const char *column);
 char *exp_sums_how(exp_cell_of *cell, const void *row, dw_err *err);
 char *exp_sums_how_of(const exp_result *r, dw_err *err);
 
+/* The window sums of a row: those whose mean is the row's nll_nats, because a book may hold another run's of the same
+ * model.  1: found, 0: there are none, -1: error. */
+int exp_sums_find(measure_book *book, exp_cell_of *cell, const void *row, measure_view *v, dw_err *err);
+
 /* The fields that a model file tells of itself: name, hash (given), size, lineage. */
 int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const dw_model *m, dw_err *err);
 /* date ($SOURCE_DATE_EPOCH, where it is set, makes it repeatable), machine, commit. */

@@ -16,8 +16,9 @@ static void check_text(measure_book *b, const measure_sums *s, int t) {
     const measure_sums_text *text = &s->text[t];
     char hex[65];
     measure_view v;
+    dw_err err = {0};
     dw_hex(text->sha256, sizeof text->sha256, hex);
-    if (!measure_book_find(b, s->how, hex, text->first, text->first + text->n_windows - 1, &v)) abort();
+    if (measure_book_find(b, s->how, hex, text->first, text->first + text->n_windows - 1, &v, &err) != 1) abort();
     if (v.n_texts != 1 || v.window + (size_t)text->n_windows > v.of->n_windows) abort();
     for (int k = 0; k < MEASURE_N_SUMS; k++) measure_view_mean(&v, (measure_sum)k);
     measure_view_ratio(&v);
@@ -32,7 +33,7 @@ static void check_record(measure_book *b, size_t i) {
     if (own.mean != 0 && !isnan(own.mean)) abort();
     measure_view_compare(&all, &first, MEASURE_NLL);
     if (measure_sums_set_hash(all.of->text, all.of->n_texts, hex, NULL)) abort();
-    measure_book_find(b, all.of->how, hex, 0, 0, &v);
+    measure_book_find(b, all.of->how, hex, 0, 0, &v, NULL);
 }
 
 /* What is written again has the last record of each place, and is written the same once more. */

@@ -337,17 +337,18 @@ measure_view measure_book_at(const measure_book *b, size_t i) {
     return (measure_view){.of = s, .n_texts = s->n_texts};
 }
 
-bool measure_book_find(measure_book *b, const char *how, const char text_sha256[65], int first, int last,
-                       measure_view *v) {
+int measure_book_find(measure_book *b, const char *how, const char text_sha256[65], int first, int last,
+                      measure_view *v, dw_err *err) {
     entry wanted = {.how = how, .first = first, .last = last};
-    if (strlen(text_sha256) != 64 || make_index(b, NULL)) return false;
+    if (make_index(b, err)) return -1;
+    if (strlen(text_sha256) != 64) return 0;
     memcpy(wanted.hex, text_sha256, 65);
     const entry *e = find_entry(b, &wanted);
-    if (!e) return false;
+    if (!e) return 0;
     const measure_sums *s = &b->record[e->record]->sums;
     *v = (measure_view){.of = s, .text = e->text < 0 ? 0 : e->text, .n_texts = e->text < 0 ? s->n_texts : 1};
     v->window = measure_sums_at(s, v->text);
-    return true;
+    return 1;
 }
 
 static int write_record(dw_out *out, const record *r, dw_err *err) {

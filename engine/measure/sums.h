@@ -70,9 +70,10 @@ typedef struct measure_view { // one text, or all texts, of a record
 } measure_view;
 
 measure_view measure_book_at(const measure_book *b, size_t i); // all texts of record i
-/* One text by its hash and windows first .. last; several by the hash of the set, first 0.  False: there is none. */
-bool measure_book_find(measure_book *b, const char *how, const char text_sha256[65], int first, int last,
-                       measure_view *v);
+/* One text by its hash and windows first .. last; several by the hash of the set, first 0.  1: found, 0: there is none,
+ * -1: error. */
+int measure_book_find(measure_book *b, const char *how, const char text_sha256[65], int first, int last,
+                      measure_view *v, dw_err *err);
 /* The mean of a quantity for each token, texts with equal weights; NaN: unknown. */
 measure_mean measure_view_mean(const measure_view *v, measure_sum what);
 /* ln ratio of the model to its base; NaN: there is none. */

@@ -11,7 +11,7 @@
 enum { N_NEW = 3, CELL = 32 };
 static const char *const new_columns[N_NEW] = {"difference", "difference_se", "difference_ci90"};
 
-typedef struct row_of { // for exp_sums_how
+typedef struct row_of { // for exp_sums_find
     const exp_rows *rows;
     size_t row;
 } row_of;
@@ -25,14 +25,8 @@ static const char *cell_for_sums(const void *of, const char *column) {
     return cell_of(r->rows, r->row, column);
 }
 
-static bool find_view(measure_book *b, const exp_rows *r, size_t row, measure_view *v) {
-    char *how = exp_sums_how(cell_for_sums, &(row_of){r, row}, NULL);
-    int first = 0, last = 0;
-    const bool is_one = strcmp(cell_of(r, row, "text"), "*") != 0,
-               known = !is_one || sscanf(cell_of(r, row, "window_range"), "%d-%d", &first, &last) == 2,
-               found = how && known && measure_book_find(b, how, cell_of(r, row, "text_sha256"), first, last, v);
-    free(how);
-    return found;
+static int find_view(measure_book *b, const exp_rows *r, size_t row, measure_view *v, dw_err *err) {
+    return exp_sums_find(b, cell_for_sums, &(row_of){r, row}, v, err);
 }
 
 static bool is_model(const exp_rows *r, size_t row, const char *model) {
@@ -59,17 +53,20 @@ typedef struct known_row { // of the model
     size_t row;
 } known_row;
 
-/* The rows of the model that have sums; *any: it has rows. */
-static size_t find_model(measure_book *b, const exp_rows *r, const char *model, known_row *of, bool *any) {
-    size_t n = 0;
+/* The *n rows of the model that have sums; *any: it has rows. */
+static int find_model(measure_book *b, const exp_rows *r, const char *model, known_row *of, size_t *n, bool *any,
+                      dw_err *err) {
+    *n = 0;
     *any = false;
     for (size_t i = 0; i < r->n_rows; i++) {
         if (!is_model(r, i, model)) continue;
         *any = true;
-        of[n].row = i;
-        n += find_view(b, r, i, &of[n].sums);
+        of[*n].row = i;
+        const int found = find_view(b, r, i, &of[*n].sums, err);
+        if (found < 0) return -1;
+        *n += (size_t)found;
     }
-    return n;
+    return 0;
 }
 
 /* Whether the same tokens were scored after the same tokens. */
@@ -87,16 +84,18 @@ static void put_number(char cell[CELL], double v, int digits) {
         strcpy(cell, "-");
 }
 
-static void compare_row(char (*cell)[CELL], measure_book *b, const exp_rows *r, size_t row, const known_row *of,
-                        size_t n) {
+static int compare_row(char (*cell)[CELL], measure_book *b, const exp_rows *r, size_t row, const known_row *of,
+                       size_t n, dw_err *err) {
     measure_view v;
     measure_mean d = {NAN, NAN, NAN};
-    const bool found = find_view(b, r, row, &v);
+    const int found = find_view(b, r, row, &v, err);
+    if (found < 0) return -1;
     for (size_t k = 0; k < n && found && isnan(d.mean); k++)
         if (same_conditions(r, row, of[k].row)) d = measure_view_compare(&v, &of[k].sums, MEASURE_NLL);
     put_number(cell[0], d.mean, 8);
     put_number(cell[1], d.se, 4);
     put_number(cell[2], measure_half_width(&d, 0.9), 4);
+    return 0;
 }
 
 /* The rows get N_NEW columns in front of those of variables, which `rows` owns. */
@@ -133,15 +132,15 @@ int exp_rows_compare(exp_rows *r, const char *const *paths, size_t n_paths, cons
     if (!r->are_results) return dw_fail(err, "--against: these tables hold no results of models");
     measure_book *b = read_books(paths, n_paths, err);
     known_row *of = b ? dw_alloc(r->n_rows, sizeof *of, "rows", err) : NULL;
-    const size_t n = of ? find_model(b, r, model, of, &any) : 0;
-    int rc = of ? 0 : -1;
+    size_t n = 0;
+    int rc = of ? find_model(b, r, model, of, &n, &any, err) : -1;
     if (!rc && !any) rc = dw_fail(err, "--against: no row is of a model '%s'", model);
     if (!rc && !n)
         rc = dw_fail(err, "--against: no window sums of '%s' are beside the tables; score writes them to ROWS.windows",
                      model);
     if (!rc) rc = widen(r, err);
     for (size_t i = 0; i < r->n_rows && !rc; i++)
-        compare_row((char(*)[CELL])(void *)(r->made + i * N_NEW * CELL), b, r, i, of, n);
+        rc = compare_row((char(*)[CELL])(void *)(r->made + i * N_NEW * CELL), b, r, i, of, n, err);
     measure_book_free(b);
     free(of);
     return rc;

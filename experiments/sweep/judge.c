@@ -210,22 +210,13 @@ static const char *cell_of_row(const void *of, const char *column) {
     return cell(r->s, r->row, column);
 }
 
-/* The sums whose mean is the row's: sums of another run of the same model are not taken for its own. */
 static int find_sums(judge *j, standing *new, dw_err *err) {
-    const source *s = &j->source[new->source];
-    char *how = exp_sums_how(cell_of_row, &(source_row){s, new->row}, err);
-    int first = 0, last = 0;
-    if (!how) return -1;
-    if (strcmp(cell(s, new->row, "text"), "*") &&
-        sscanf(cell(s, new->row, "window_range"), "%d-%d", &first, &last) != 2)
-        first = last = -1;
-    new->has_sums = measure_book_find(j->book, how, cell(s, new->row, "text_sha256"), first, last, &new->sums);
-    free(how);
-    if (!new->has_sums) return 0;
-    const double nll = number(s, new->row, "nll_nats");
-    new->has_sums = fabs(measure_view_mean(&new->sums, MEASURE_NLL).mean - nll) <= 1e-6 * fabs(nll);
-    const measure_mean ratio = measure_view_ratio(&new->sums);
-    if (new->has_sums && !isnan(ratio.df)) new->ratio.df = ratio.df;
+    const source_row row = {&j->source[new->source], new->row};
+    const int found = exp_sums_find(j->book, cell_of_row, &row, &new->sums, err);
+    if (found < 0) return -1;
+    new->has_sums = found;
+    const double df = found ? measure_view_ratio(&new->sums).df : NAN;
+    if (!isnan(df)) new->ratio.df = df;
     return 0;
 }
 
