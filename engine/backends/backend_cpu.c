@@ -145,13 +145,8 @@ int dw_pieces_dealt(const dw_step *s, const dw_pieces *pieces, int i) {
 /* ---- steps in common ---------------------------------------------------------------------------------------- */
 
 void dw_cpu_embed(dw_pass *p, int ith) {
-    const dw_tensor *w = &p->net->token_embd;
-    const float scale = p->net->embd_scale != 0 ? p->net->embd_scale : 1;
-    for (int t = ith; t < p->n_tokens; t += p->n_threads) {
-        float *x = p->x + (size_t)t * w->ne[0];
-        w->type->decode(w->data + (size_t)p->token[t] * dw_tensor_row_bytes(w), x, w->ne[0]);
-        for (size_t i = 0; scale != 1 && i < w->ne[0]; i++) x[i] *= scale;
-    }
+    for (int t = ith; t < p->n_tokens; t += p->n_threads)
+        dw_embed_token(p->net, p->token[t], p->x + (size_t)t * (size_t)p->net->hp.n_embd);
 }
 
 void dw_finish_head(const dw_step *s, int l, dw_head_kind kind, int head, int token, float *x) {

@@ -13,7 +13,7 @@
  *
  * Gated layers (gate_decide.h).  Few tokens: threads walk over the neurons and add the down rows of open ones to a
  * sum, and the down step adds up the sums.  There is one sum for the share of each of the pool's threads, nine tenths
- * in all, and one for each piece of the rest, so the order of additions is always the same.  Many tokens: all gates, a
+ * in all, and one for each piece of the rest, so the order of additions depends on the pool's size only.  Many tokens: all gates, a
  * decision for each token, all ups; closed neurons are zeros, and down is a product with the transposed matrix
  * (ffn_gated.c).
  *

@@ -146,13 +146,8 @@ void dw_ref_norm_tokens(dw_pass *p, const dw_tensor *weight, int ith) {
 }
 
 static void embed(dw_pass *p, int ith) {
-    const dw_tensor *w = &p->net->token_embd;
-    const float scale = p->net->embd_scale != 0 ? p->net->embd_scale : 1;
-    for (int t = ith; t < p->n_tokens; t += p->n_threads) {
-        float *x = p->x + (size_t)t * w->ne[0];
-        w->type->decode(w->data + (size_t)p->token[t] * dw_tensor_row_bytes(w), x, w->ne[0]);
-        for (size_t i = 0; scale != 1 && i < w->ne[0]; i++) x[i] *= scale;
-    }
+    for (int t = ith; t < p->n_tokens; t += p->n_threads)
+        dw_embed_token(p->net, p->token[t], p->x + (size_t)t * (size_t)p->net->hp.n_embd);
 }
 
 /* Rotates the pairs of one head (Su et al. 2021) by the angles of its position. */

@@ -367,15 +367,9 @@ static void add_rows(const dw_train *t, const float *dy, int n, size_t width, fl
 
 /* ---- the embedding --------------------------------------------------------------------------------------------- */
 
-static float embd_scale(const dw_train *t) { return t->net->embd_scale != 0 ? t->net->embd_scale : 1; }
-
 static void embed_piece(void *train, size_t i) {
     const dw_train *t = train;
-    const dw_tensor *w = &t->net->token_embd;
-    const float scale = embd_scale(t);
-    float *x = t->residual + i * w->ne[0];
-    w->type->decode(w->data + (size_t)t->token[i] * dw_tensor_row_bytes(w), x, w->ne[0]);
-    for (size_t k = 0; scale != 1 && k < w->ne[0]; k++) x[k] *= scale;
+    dw_embed_token(t->net, t->token[i], t->residual + i * (size_t)t->net->hp.n_embd);
 }
 
 typedef struct embed_job {
@@ -386,7 +380,7 @@ typedef struct embed_job {
 static void embed_back_piece(void *job, size_t piece) {
     const embed_job *j = job;
     const dw_train *t = j->t;
-    const float scale = embd_scale(t);
+    const float scale = dw_embd_scale(t->net);
     const size_t d = (size_t)t->net->hp.n_embd, first = piece * COLUMNS_OF_PIECE;
     const size_t end = first + COLUMNS_OF_PIECE < d ? first + COLUMNS_OF_PIECE : d;
     for (size_t i = 0; i < (size_t)t->n; i++)

@@ -418,7 +418,7 @@ typedef struct spread_job {
     const dw_back_spread *s;
 } spread_job;
 
-/* The known tokens of a row are left out of the sum by values whose exp() is 0. */
+/* The known tokens of a row are left out of the sum by values whose exp() is the least that there is (2^-126). */
 static void spread_row(void *job, int r, const thread_memory *m) {
     const spread_job *j = job;
     const dw_back_spread *s = j->s;

@@ -130,6 +130,16 @@ void dw_on_pool_reset_coverage(dw_state *s);
 /* The pass of a state: for tests and benchmarks of single steps. */
 dw_pass *dw_on_pool_pass(dw_state *s);
 
+static inline float dw_embd_scale(const dw_net *net) { return net->embd_scale != 0 ? net->embd_scale : 1; }
+
+/* x (n_embd): a token's row of the embedding, scaled. */
+static inline void dw_embed_token(const dw_net *net, int32_t token, float *x) {
+    const dw_tensor *w = &net->token_embd;
+    const float scale = dw_embd_scale(net);
+    w->type->decode(w->data + (size_t)token * dw_tensor_row_bytes(w), x, w->ne[0]);
+    for (size_t i = 0; scale != 1 && i < w->ne[0]; i++) x[i] *= scale;
+}
+
 /* Computes rows first .. end - 1 of rope's table. */
 void dw_rope_rows(const dw_net *net, int first, int end, float *table);
 

@@ -73,6 +73,7 @@ static int claim(char *name, dw_err *err) {
         char *empty = NULL;
         if (atomic_compare_exchange_strong(&unfinished[i], &empty, name)) return i;
     }
+    errno = EMFILE; // for callers without err
     return dw_fail(err, "cannot write '%s': more than %d output files are open", name, MAX_OPEN);
 }
 

@@ -175,7 +175,7 @@ static int need_slices(kit_scorer *s, dw_err *err) {
     if (s->slices) return 0;
     s->slices = dw_alloc((size_t)net->hp.n_layer, sizeof *s->slices, "sums over weights", err);
     for (int l = 0; s->slices && l < net->hp.n_layer; l++)
-        if (sum_slices(&s->slices[l], &net->layer[l], s->pool, err)) return -1;
+        if (sum_slices(&s->slices[l], &net->layer[l], s->pool, err)) return kit_scorer_release(s), -1;
     return s->slices ? 0 : -1;
 }
 
