@@ -100,14 +100,13 @@ bool dw_level_usable(dw_level level) {
 }
 
 dw_reach dw_reach_of(dw_level level, dw_qtype type, int n) {
-    enum { SHORT_ROW = 1024 }; // a matrix of longer ones is probably in no cache
-    dw_level_usable(level);    // asks the machine
+    dw_level_usable(level); // asks the machine
     if (is_intel) return (dw_reach){.first = 2048, .second = 4096};
-    const bool is_long = n > SHORT_ROW, is_float = dw_qtype_block(type) == 1;
-    const bool is_packed = level >= DW_AVX512 && !is_float && type != DW_Q8_0;
-    return (dw_reach){.first = level >= DW_AVX512 ? 768 : 0,
-                      .second = is_long && is_packed ? 16384 : 8192,
-                      .few_sums = is_long && is_float};
+    const bool is_float = dw_qtype_block(type) == 1;
+    const bool is_long = n > (is_float ? 1024 : 2048); // such a matrix is probably in no cache
+    if (is_long && !is_float && level >= DW_AVX512)
+        return (dw_reach){.first = 2048, .second = type == DW_Q8_0 ? 8192 : 16384};
+    return (dw_reach){.first = level >= DW_AVX512 ? 768 : 0, .second = 8192, .few_sums = is_long && is_float};
 }
 
 bool dw_level_has_bf16(dw_level level) { return level >= DW_AVX512 && dw_level_usable(level) && has_bf16_dots; }

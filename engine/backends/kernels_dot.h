@@ -103,10 +103,12 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *     Zen 4  8 KB beside 4 KB into the second level, two threads, 15 pairs of builds in turn: base in F16 1.26 (AVX2:
  *            1.22), base in Q4_0 1.04 (0.97), 7B in Q4_0 1.00 (1.10), in Q4_K 1.02.  With none base 1.01 to 1.02, 7B
  *            0.87 to 0.90.  768 bytes into the first level were measured on a Xeon only: 1.00 to 1.05.
- *            Long rows from huge pages, two threads, shares of a loop that reads the same, medians while memory reads
- *            more than 46 GB/s, with 8 and with 16 KB: Q4_0 0.93 and 0.98, of 18,944 values 0.81 and 0.90; Q4_K 0.89
- *            and 0.91, 0.80 and 0.89; Q5_1, IQ4_NL and Q5_K 0.87 to 0.91 and 0.90 to 0.94; Q8_0 0.84 and 0.81.  Mini in
- *            Q4_0, all rows with 16 KB: 0.98.
+ *            Rows of packed types with more than 2,048 values, two threads, huge pages, shares of a loop that reads the
+ *            same, medians: 2 and 16 KB beside 768 bytes and 8 KB, while memory reads more than 46 GB/s, Q4_0 1.00 beside
+ *            0.93 (of 18,944 values 0.89 beside 0.81), Q4_K 0.93 beside 0.89 (0.89, 0.80), Q5_1, IQ4_NL and Q5_K 0.92 to
+ *            0.95 beside 0.87 to 0.91, Q6_K no difference (0.88, 0.85); below 38 GB/s 0.01 to 0.03 more.  Q8_0 with 2 and 8
+ *            KB 0.84 beside 0.84 (0.74, 0.67), with 16 KB 0.81.  Shorter rows, 21 pairs of builds in turn: base in Q4_0
+ *            0.97 to 0.99, mini 0.98.
  *     Zen 3  768 bytes into the first level beside none (AVX2): 0.98 to 1.00.  The code below then prefetches the
  *            current bytes, which costs nothing clear (Q4_0 from L3 22.0 GB/s with it, 21.6 without).
  *
