@@ -17,9 +17,13 @@ static double value_in(const uint8_t *act, dw_act_form form, int i) {
     const record *r = (const record *)act + i / RECORD;
     const lane_record *l = (const lane_record *)act + i / RECORD;
     const quarters *q = (const quarters *)act + i / RECORD;
+    const piece_record *p = (const piece_record *)act + i / RECORD;
+    const int of_16 = i % 16, piece = i % RECORD / 16, c = of_16 / 4, turned = (c - piece / 2) & 3;
     if (form == DW_ACT_F32) return (double)((const float *)act)[i];
     if (form == DW_ACT_INT8) return (double)r->block[block].scale * r->q[at];
     if (form == DW_ACT_INT8_LANES) return (double)l->scale[place_in_lanes[block]] * l->q[at];
+    if (form == DW_ACT_INT8_PIECES)
+        return (double)p->block[block] * p->q[64 * turned + 4 * (piece / 8 * 8 + piece % 2 * 4 + c) + of_16 % 4];
     return (double)q->block[block].scale * q->q[i % 32 / 8 * 64 + block * 8 + i % 8];
 }
 
@@ -38,10 +42,9 @@ static const char *text_of(const dw_dot_kernel *k, int n, int n_cols) {
 static const struct {
     double packed, exact;
 } bounds[] = {
-    [DW_ACT_F32] = {2e-6, 2e-6},
-    [DW_ACT_INT8] = {1e-5, 1.5e-2},
-    [DW_ACT_INT8_LANES] = {1e-5, 1.5e-2},
-    [DW_ACT_INT8_QUARTERS] = {1e-5, 1.5e-2},
+    [DW_ACT_F32] = {2e-6, 2e-6},           [DW_ACT_INT8] = {1e-5, 1.5e-2},
+    [DW_ACT_INT8_LANES] = {1e-5, 1.5e-2},  [DW_ACT_INT8_QUARTERS] = {1e-5, 1.5e-2},
+    [DW_ACT_INT8_PIECES] = {1e-5, 1.5e-2},
 };
 
 /* Multiplies ROWS random rows with n_cols columns that are `size` large, and compares. */

@@ -41,12 +41,13 @@ int dw_level_choose(dw_level *level, dw_err *err);
 enum { DW_DOT_MAX_COLS = 8 };
 
 /* Activations packed for the dot kernels: the F32 values themselves; or int8 blocks of 32, F32 scales and the sums that
- * affine types need, in one of three orders (layouts at the head of kernels_dot.h). */
+ * affine types need, in one of four orders (layouts at the head of kernels_dot.h). */
 typedef enum dw_act_form {
     DW_ACT_F32,
     DW_ACT_INT8,
     DW_ACT_INT8_LANES,
     DW_ACT_INT8_QUARTERS,
+    DW_ACT_INT8_PIECES,
     DW_N_ACT_FORMS
 } dw_act_form;
 

@@ -2,7 +2,8 @@
  *
  * Generation reads every weight once per token, so the instructions for a row must take no longer than the memory needs
  * to deliver it.  Weights stay as the file has them.  Activations are packed once for all rows (layout: kernels_dot.h).
- * The portable kernels here define the results; kernels_dot_avx2.c, .._avx512.c and .._vbmi.c do the same with vectors.
+ * The portable kernels here define the results; kernels_dot_avx2.c, .._avx512.c, .._vbmi.c and .._q2_k.c do the same with
+ * vectors.
  * A type that is in none of their lists is decoded, a record at a time, and multiplied as F32.
  *
  * A row's result depends only on the row, the activations, the level and VBMI, not on other rows or columns of the call. */
@@ -16,7 +17,7 @@
 size_t dw_act_bytes(dw_act_form form, int n) {
     if (form == DW_ACT_F32) return ((size_t)n * sizeof(float) + 63) / 64 * 64;
     return (size_t)(n + RECORD - 1) / RECORD *
-           (form == DW_ACT_INT8_QUARTERS ? sizeof(quarters) : sizeof(record)); // (lane_record's, too)
+           (form == DW_ACT_INT8_QUARTERS ? sizeof(quarters) : sizeof(record)); // (the others', too)
 }
 
 // Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
@@ -53,6 +54,7 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
     dw_assert(form == DW_ACT_INT8 || level >= (form == DW_ACT_INT8_LANES ? DW_AVX2 : DW_AVX512));
 #if defined(__x86_64__)
     if (form == DW_ACT_INT8_QUARTERS) return dw_act_pack_quarters(x, n, (quarters *)act);
+    if (form == DW_ACT_INT8_PIECES) return dw_act_pack_pieces(x, n, (piece_record *)act);
     if (form == DW_ACT_INT8_LANES) return dw_act_pack_lanes(x, n, (lane_record *)act);
     if (level >= DW_AVX512) return dw_act_pack_avx512(x, n, (record *)act);
 #endif
@@ -338,7 +340,8 @@ const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
     [DW_PORTABLE] = {INT8_TYPES(PORTABLE_INT8) FLOAT_TYPES(PORTABLE_F32)},
 #if defined(__x86_64__)
     [DW_AVX2] = {INT8_TYPES(AVX2_INT8) FLOAT_TYPES(AVX2_F32)},
-    [DW_AVX512] = {INT8_TYPES(AVX512_INT8) FLOAT_TYPES(AVX512_F32)},
+    [DW_AVX512] = {[DW_Q2_K] = {DW_Q2_K, DW_AVX512, DW_ACT_INT8_PIECES, dw_dot_avx512_q2_k},
+                   INT8_TYPES_BUT_Q2_K(AVX512_INT8) FLOAT_TYPES(AVX512_F32)},
 #endif
 };
 

@@ -22,6 +22,13 @@
  *   block, sum16   as above
  *   offset  for lanes 2b and 2b + 1: -8 * (sum of their q over k), what the offset 8 of Q4_0 adds to u . q
  *
+ * DW_ACT_INT8_PIECES, `piece_record`, is for Q2_K (kernels_dot_q2_k.c).  A lane of 32 bits serves a piece of 16 values:
+ *
+ *   q       q[64k + 4l + i] is value 4c + i of piece 8h + 2 ((c - k) mod 4) + g, for lane l = 8h + 4g + c and k < 4
+ *   scale   of each piece, in the order of piece_lane: the scale of its block / 4^t for piece 8h + 2t + g
+ *   block   the scales of blocks
+ *   sum16   for each 16 values: the sum of q
+ *
  * With weights w = d u - m (u unsigned bytes) a block's product is  d scale (u . q) - m sum.  So the offset of a type
  * (8, 128, or its own minimum) costs one or two operations for eight blocks.
  *
@@ -58,7 +65,14 @@ typedef struct quarters {
     float sum16[PIECES];
     int32_t offset[2 * BLOCKS];
 } quarters;
-_Static_assert(sizeof(record) == 384 && sizeof(lane_record) == 384 && sizeof(quarters) == 448,
+
+typedef struct piece_record {
+    int8_t q[RECORD];
+    float scale[PIECES], block[BLOCKS];
+    int16_t sum16[PIECES];
+} piece_record;
+_Static_assert(sizeof(record) == 384 && sizeof(lane_record) == 384 && sizeof(quarters) == 448 &&
+                   sizeof(piece_record) == 384,
                "records keep columns aligned to 64 bytes");
 
 // Where q holds the 16 values of piece k (values 16k..16k+15 of the record).
@@ -69,6 +83,14 @@ static inline int piece_place(int k) {
 
 // Where a lane_record has what belongs to a block: bits 1 and 2 change places, so it is also which block is there.
 static inline int lane_place(int block) { return (block & 1) | (block & 2) << 1 | (block & 4) >> 1; }
+
+// The lane of a piece_record's scale, and of the sum of a piece after four steps.
+static inline int piece_lane(int piece) { return piece / 8 * 8 + piece % 2 * 4 + (piece / 2 + 3) % 4; }
+
+// Where a piece_record holds values 4c .. 4c + 3 of a piece.
+static inline int place_in_piece(int piece, int c) {
+    return 64 * ((c - piece / 2) & 3) + 4 * (piece / 8 * 8 + piece % 2 * 4 + c);
+}
 
 // Kernels are written once for all types; the type is a constant after inlining.
 #define ALWAYS_INLINE __attribute__((always_inline))
@@ -160,9 +182,10 @@ static inline void check_dot_rows(dw_qtype type, const dw_dot_job *j) {
 
 // X(type, suffix): types with int8 activations; types with F32 activations
 // clang-format off
-#define INT8_TYPES(X)                                                                                                  \
+#define INT8_TYPES_BUT_Q2_K(X)                                                                                         \
     X(DW_Q4_0, q4_0) X(DW_Q4_1, q4_1) X(DW_Q5_0, q5_0) X(DW_Q5_1, q5_1) X(DW_Q8_0, q8_0) X(DW_IQ4_NL, iq4_nl)          \
-    X(DW_Q2_K, q2_k) X(DW_Q3_K, q3_k) X(DW_Q4_K, q4_k) X(DW_Q5_K, q5_k) X(DW_Q6_K, q6_k)
+    X(DW_Q3_K, q3_k) X(DW_Q4_K, q4_k) X(DW_Q5_K, q5_k) X(DW_Q6_K, q6_k)
+#define INT8_TYPES(X) INT8_TYPES_BUT_Q2_K(X) X(DW_Q2_K, q2_k)
 #define FLOAT_TYPES(X) X(DW_F32, f32) X(DW_F16, f16) X(DW_BF16, bf16)
 // clang-format on
 
@@ -176,8 +199,8 @@ FLOAT_TYPES(DECLARE)
 // Types whose kernels need VBMI and take DW_ACT_INT8_QUARTERS
 #define VBMI_TYPES(X)                                                                                                  \
     X(DW_Q4_0, q4_0)                                                                                                   \
-    X(DW_Q4_1, q4_1) X(DW_Q5_0, q5_0) X(DW_Q5_1, q5_1) X(DW_IQ4_NL, iq4_nl) X(DW_Q2_K, q2_k) X(DW_Q3_K, q3_k)          \
-        X(DW_Q4_K, q4_k) X(DW_Q5_K, q5_k)
+    X(DW_Q4_1, q4_1)                                                                                                   \
+    X(DW_Q5_0, q5_0) X(DW_Q5_1, q5_1) X(DW_IQ4_NL, iq4_nl) X(DW_Q3_K, q3_k) X(DW_Q4_K, q4_k) X(DW_Q5_K, q5_k)
 #define DECLARE(type, suffix) void dw_dot_vbmi_##suffix(const dw_dot_job *job);
 VBMI_TYPES(DECLARE)
 #undef DECLARE
@@ -208,5 +231,6 @@ static inline void set_block_sums(record *r, int block, float scale, const int s
 void dw_act_pack_lanes(const float *x, int n, lane_record *act);
 void dw_act_pack_avx512(const float *x, int n, record *act);
 void dw_act_pack_quarters(const float *x, int n, quarters *act);
+void dw_act_pack_pieces(const float *x, int n, piece_record *act);
 
 #endif

@@ -134,7 +134,7 @@ typedef record act_record;
 // Defines dw_dot_avx512_q4_0, dw_dot_avx512_q8_0, .., dw_dot_avx512_f16, ..: one for each row of the two lists.
 #define DEFINE(type, suffix)                                                                                           \
     TARGET void dw_dot_avx512_##suffix(const dw_dot_job *job) { all_rows(type, job); }
-INT8_TYPES(DEFINE)
+INT8_TYPES_BUT_Q2_K(DEFINE)
 FLOAT_TYPES(DEFINE)
 
 /* ---- packing ------------------------------------------------------------------------------------------- */
@@ -171,6 +171,24 @@ TARGET void dw_act_pack_avx512(const float *x, int n, record *act) {
     }
 }
 
+TARGET void dw_act_pack_pieces(const float *x, int n, piece_record *act) {
+    for (int i = 0; i < n; i += 32, x += 32) {
+        piece_record *r = act + i / RECORD;
+        const int block = i % RECORD / 32;
+        if (!block) *r = (piece_record){0};
+        const __m512 half[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
+        const act_scale s = scale_of(largest_bits(half[0], half[1]));
+        r->block[block] = s.scale;
+        for (int k = 0; k < 2; k++) {
+            const int piece = 2 * block + k;
+            int8_t q[16];
+            r->scale[piece_lane(piece)] = s.scale / (float)(1 << 2 * (block & 3));
+            if (!s.finite) continue; // a zero has inverse 0
+            r->sum16[piece] = (int16_t)pack_piece(half[k], s.inverse, q);
+            for (int c = 0; c < 4; c++) memcpy(r->q + place_in_piece(piece, c), q + 4 * c, 4);
+        }
+    }
+}
 // Sums of u * q over quarters first and first + 1.
 INLINE __m512i dot_two(const quarters *r, __m512i u, int first) {
     return dot_bytes(dot_bytes(_mm512_setzero_si512(), u, r->q + 64 * first), u, r->q + 64 * first + 64);

@@ -12,7 +12,7 @@
  *   - Scales of 6 bits are cut out of their 12 bytes by two VPMULTISHIFTQB.
  *
  * GB/s here and in kernels_dot_avx512.c, one thread, 1 MB, rows of 3,584, AMX machine (build/bench_dot -t 1 -m 1 vbmi
- * avx512): Q4_0 33, 28; IQ4_NL 31, 28; Q2_K 18, 15; Q3_K 18, 16; Q4_K 33, 29; Q5_K 30, 29.  Q6_K was no faster in this
+ * avx512): Q4_0 33, 28; IQ4_NL 31, 28; Q3_K 18, 16; Q4_K 33, 29; Q5_K 30, 29.  Q6_K was no faster in this
  * form (31, 31). */
 #if defined(__x86_64__)
 #define TARGET \
@@ -98,7 +98,7 @@ INLINE __m512 scales_of_q3_k(const uint8_t *p) {
  * corrects that, once a row. */
 typedef struct unpacked {
     __m512i quarter[4], bits[4];
-    __m512 d, m; // scales: of blocks; of pieces of 16 (Q2_K: and of their sums); or interleaved d, m of blocks
+    __m512 d; // scales: of blocks; of pieces of 16; or interleaved d, m of blocks
 } unpacked;
 
 INLINE bool has_block_minima(dw_qtype type) {
@@ -281,8 +281,6 @@ INLINE void unpack_bits(const uint8_t *p, bool set, unpacked *u) {
 }
 
 INLINE void unpack_record(dw_qtype type, const uint8_t *p, int n_blocks, unpacked *u) {
-    __m512i s;
-    __m512 both;
     switch (type) {
     case DW_Q4_K:
     case DW_Q5_K:
@@ -290,19 +288,10 @@ INLINE void unpack_record(dw_qtype type, const uint8_t *p, int n_blocks, unpacke
         if (has_bits(type)) unpack_bits(p + 16, true, u);
         u->d = scales_and_minima(p);
         return;
-    case DW_Q2_K:
-        unpack_pairs(p + 16, u);
-        s = _mm512_cvtepu8_epi32(load128(p));
-        both = _mm512_cvtph_ps(_mm256_broadcastd_epi32(_mm_loadu_si32(p + 80)));
-        u->d = _mm512_mul_ps(_mm512_moveldup_ps(both),
-                             _mm512_cvtepi32_ps(_mm512_and_si512(s, _mm512_set1_epi32(15))));
-        u->m = _mm512_mul_ps(_mm512_movehdup_ps(both), _mm512_cvtepi32_ps(_mm512_srli_epi32(s, 4)));
-        return;
     case DW_Q3_K:
         unpack_pairs(p + 32, u);
         unpack_bits(p, false, u); // without a bit, a weight is smaller by 4
-        both = _mm512_cvtph_ps(_mm256_set1_epi16((short)dw_le16(p + 108)));
-        u->d = _mm512_mul_ps(both, scales_of_q3_k(p));
+        u->d = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_set1_epi16((short)dw_le16(p + 108))), scales_of_q3_k(p));
         return;
     case DW_Q4_1: unpack_q4_1(p, n_blocks, u); return;
     case DW_Q5_0: unpack_q5_0(p, n_blocks, u); return;
@@ -325,7 +314,7 @@ INLINE void add_dots(dw_qtype type, const unpacked *u, const quarters *r, __m512
     if (has_bits(type)) *off = _mm512_fmadd_ps(_mm512_cvtepi32_ps(bits), scale, *off);
 }
 
-// off[c] takes sums of bits, or those of Q2_K's minima; sum[c] all else.
+// off[c] takes sums of bits; sum[c] all else.
 INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quarters *x, size_t act_stride, int n_cols,
                        __m512 *sum, __m512 *off) {
     const __m512 minimum = _mm512_broadcast_f32x4( // of superblocks it is subtracted, and too large as the quarters are
@@ -344,7 +333,6 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quar
         }
         const __m512 scale = _mm512_mul_ps(u.d, _mm512_moveldup_ps(blocks));
         if (has_scale_of_16(type)) {
-            if (type == DW_Q2_K) off[c] = _mm512_fnmadd_ps(u.m, _mm512_load_ps(r->sum16), off[c]);
             add_dots(type, &u, r, zero, 0, 2, _mm512_moveldup_ps(scale), &sum[c], &off[c]);
             add_dots(type, &u, r, zero, 2, 4, _mm512_movehdup_ps(scale), &sum[c], &off[c]);
             continue;
@@ -360,8 +348,7 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const quar
 INLINE __m512 add_off(dw_qtype type, __m512 sum, __m512 off) {
     if (!is_superblock(type)) return sum;
     sum = _mm512_mul_ps(sum, quarters_in_place(type));
-    if (has_bits(type)) return _mm512_fmadd_ps(off, bits_in_place(type), sum);
-    return type == DW_Q2_K ? _mm512_add_ps(sum, off) : sum;
+    return has_bits(type) ? _mm512_fmadd_ps(off, bits_in_place(type), sum) : sum;
 }
 
 #define NO_FLOAT_ROWS
