@@ -737,11 +737,23 @@ static void fetch(void) {
     printf("%s/package/bins/" PLATFORM "\n", o.fetch);
 }
 
+/* Upstream writes the head at last.  The types may be those that this engine lacks. */
+static int check_quantized(void *nothing, const char *path, dw_err *err) {
+    (void)nothing;
+    return dw_is_gguf(path) ? 0 : dw_fail(err, "it does not begin as a GGUF file");
+}
+
+/* Upstream writes to a temporary name, so that a failure leaves no part of a file and an old file as it was. */
 static void quantize(void) {
     dw_err err = {0};
     if (!o.out) die_usage("--quantize needs -o FILE");
     stock *s = stock_open(o.stock, &err);
-    if (!s || stock_quantize(s, o.model, o.out, o.quantize, o.imatrix, tool.threads, &err)) die_err(&err);
+    dw_out *out = s ? dw_out_open(o.out, &err) : NULL;
+    const char *temporary = out ? dw_out_temporary(out, &err) : NULL;
+    int rc = temporary ? stock_quantize(s, o.model, temporary, o.quantize, o.imatrix, tool.threads, &err) : -1;
+    if (!rc) rc = dw_out_commit_checked(out, check_quantized, NULL, &err);
+    dw_out_free(out);
+    if (rc) die_err(&err);
     stock_close(s);
 }
 

@@ -1,0 +1,21 @@
+# Upstream's quantizer: the output appears whole or not at all, and an old file stays when it fails.
+if ! ls "${DW_STOCK:-.}"/libllama*.so* >/dev/null 2>&1; then
+    echo "\$DW_STOCK names no folder with libllama*.so" >&2
+    exit 77
+fi
+deadwood synth --shape tiny-llama --type F16 -o m.gguf -q
+cp m.gguf q.gguf # an old file
+deadwood versus -m m.gguf --quantize Q8_0 -o q.gguf 2>log || { cat log; exit 1; }
+deadwood inspect q.gguf >inspected
+grep -q Q8_0 inspected
+deadwood versus -m m.gguf --quantize IQ4_XS -o other.gguf 2>log || { cat log; exit 1; } # no type of this engine
+test -s other.gguf
+
+# Upstream begins the file before it refuses to requantize.
+cp m.gguf kept.gguf
+if deadwood versus -m q.gguf --quantize Q4_0 -o kept.gguf 2>log; then exit 1; fi
+grep -q "upstream cannot quantize 'q.gguf' to Q4_0" log || { cat log; exit 1; }
+cmp m.gguf kept.gguf
+if deadwood versus -m q.gguf --quantize Q4_0 -o new.gguf 2>log; then exit 1; fi
+test ! -e new.gguf
+test "$(ls | tr '\n' ' ')" = 'inspected kept.gguf log m.gguf other.gguf q.gguf '
