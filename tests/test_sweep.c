@@ -966,13 +966,14 @@ static void stored_base(void) {
     tsv_release(&b);
 }
 
-/* score refuses --depth beside --no-speed, and the step that stores a base measures no speed. */
+/* score refuses options of speed beside --no-speed, and the step that stores a base measures no speed. */
 static void stored_base_and_speed(void) {
     static const char text[] = HEAD "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
                                     "plain : score -m $dense --base $dense -f a.txt --no-speed -o $rows\n"
                                     "deep : score -m $dense --base $dense -f a.txt --depth 0,64 -o $rows\n"
                                     "joined : score -m $dense --base $dense -f a.txt --depth=0,32 -o $rows\n"
-                                    "four : score -m $dense --base $dense -f a.txt --sequences 4 -o $rows\n";
+                                    "four : score -m $dense --base $dense -f a.txt --sequences 4 -o $rows\n"
+                                    "huge : score -m $dense --base $dense -f a.txt --huge-pages -o $rows\n";
     set_up();
     write_texts();
     write_text(file("deep.grid"), text);
@@ -980,7 +981,8 @@ static void stored_base_and_speed(void) {
           "%s", test_run_output());
     CHECK(count_in(file("log"), " --store ") == 1 && count_in(file("log"), " -f a.txt --no-speed --store ") == 1,
           "one base for all steps, without options of speed: %s", test_run_output());
-    CHECK(count_in(file("log"), " --depth") == 2 && count_in(file("log"), " --sequences 4 ") == 1,
+    CHECK(count_in(file("log"), " --depth") == 2 && count_in(file("log"), " --sequences 4 ") == 1 &&
+              count_in(file("log"), " --huge-pages ") == 1,
           "which the steps keep: %s", test_run_output());
 }
 
@@ -1445,8 +1447,7 @@ static const test_case cases[] = {
     {"a step has several outputs; all of them must be there", several_outputs},
     {"failures that are alike are told once, with their number", alike},
     {"a base is evaluated once; only KL is another, and the row says so", stored_base},
-    {"a stored base is made without --depth and --sequences, and steps that differ in them share it",
-     stored_base_and_speed},
+    {"a stored base is made without options of speed, and steps that differ in them share it", stored_base_and_speed},
     {"rows say whether their texts are for choosing or for reporting, and no text is for both", roles},
     {"controls come from the 16-bit model with the same statistics, and are refused aloud where they cannot",
      controls_made},

@@ -69,6 +69,7 @@ static place place_of(const char *word) {
                  {"--sequences", WITH_VALUE},
                  {"--role", WITH_VALUE},
                  {"--no-speed", DROPPED},
+                 {"--huge-pages", DROPPED},
                  {"--json", DROPPED},
                  {"--per-layer", DROPPED}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
