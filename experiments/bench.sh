@@ -5,7 +5,8 @@
 #
 # DW_STOCK names the folder of upstream's libraries; T=N threads; CELLS='NAME..' measures only these.  Models of random
 # weights and rows are in build/bench: interrupted, the same command goes on with the cells that have no row of this
-# commit.  A dirty tree is refused unless DIRTY=1; its rows are measured anew each time.
+# commit.  Rows of another T or of other libraries are in a folder of their own.  A dirty tree is refused unless DIRTY=1;
+# its rows are measured anew each time.
 set -eu
 cd "$(dirname "$0")/.."
 mode=${1:-full}
@@ -20,7 +21,8 @@ export DW_STOCK
 threads=${T:+-t $T}
 commit=$(git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo -) # as programs have it (Makefile)
 out=build/bench
-rows=$out/rows-$mode
+libraries=$(cat "$DW_STOCK"/*.so* | cksum | cut -d ' ' -f 1)
+rows=$out/rows-$mode-${T:-all}-$libraries # all: every processor
 mkdir -p "$rows" "$out/models"
 
 # said WORDS..: a line for the reader, with the time since the start

@@ -91,6 +91,18 @@ test "$(ran 'versus.*--huge-pages')" = 1
 test "$(ran 'versus.*--precision')" = 0
 grep -q 'versus -m build/bench/models/7b-q4_0.gguf --what decode --depth 8192 .*--pairs 11 --seconds 45.* --try build/bench/models/7b4-q4_0.gguf' "$RAN"
 
+# Other threads and other libraries have rows of their own; those from before stay.
+: >"$RAN"
+test -z "$(bench T=1 CELLS=slow sh experiments/bench.sh)"
+test "$(ran 'versus.*--what prefill.* -t 1$')" = 1
+echo 2 >../stock/libllama.so
+test -z "$(bench CELLS=slow sh experiments/bench.sh)"
+test "$(ran 'versus.*--what prefill')" = 2
+: >../stock/libllama.so
+test -z "$(bench CELLS=slow sh experiments/bench.sh)"
+grep -q 'slow: is there' ../err
+test "$(ran 'versus.*--what prefill')" = 2
+
 # The table: bounds are judged by the lower end of the interval less 0.02; figures are those of the programs.
 tsv=results/speed-avx512.tsv
 column() { awk -F '\t' -v cell="$1" -v name="$2" 'NR == 1 {for (i = 1; i <= NF; i++) if ($i == name) at = i} $1 == cell {print $at}' $tsv; }
