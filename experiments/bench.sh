@@ -5,8 +5,8 @@
 #
 # DW_STOCK names the folder of upstream's libraries; T=N threads; CELLS='NAME..' measures only these.  Models of random
 # weights and rows are in build/bench: interrupted, the same command goes on with the cells that have no row of this
-# commit.  Rows of another T or of other libraries are in a folder of their own.  A dirty tree is refused unless DIRTY=1;
-# its rows are measured anew each time.
+# commit.  Rows of another T or of other libraries are in a folder of their own.  A dirty tree is refused unless
+# DIRTY=1; its rows are measured anew each time.
 set -eu
 cd "$(dirname "$0")/.."
 mode=${1:-full}

@@ -19,7 +19,8 @@ fi
 start_folder() {
     state="$(git rev-parse HEAD 2>/dev/null || date +%s%N) $(git diff HEAD -- . ':!results' 2>/dev/null | cksum)"
     [ "$state" != "$(cat "$1/commit" 2>/dev/null)" ] || return 0
-    [ ! -d "$1" ] || echo "results: the files in $1 were made at another commit or with other changes; they are made anew" >&2
+    [ ! -d "$1" ] ||
+        echo "results: the files in $1 were made at another commit or with other changes; they are made anew" >&2
     rm -rf "$1"
     mkdir -p "$1"
     echo "$state" >"$1/commit"

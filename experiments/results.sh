@@ -1,10 +1,10 @@
 #!/bin/sh
 # results.sh - what `make results` runs: the grids of the embedded model, and the tables and plots made of their rows.
 #
-# Sweeps are kept in build/results: interrupted, the same command goes on; without changes nothing is computed again.  The
-# predictors' models are kept as long as the commit is the same.  Tables and plots are collected in build/results/new and
-# replace those in results/ together at the end, so that the tree stays clean while rows are measured.  A dirty tree is
-# refused unless DIRTY=1.
+# Sweeps are kept in build/results: interrupted, the same command goes on; without changes nothing is computed again.
+# The predictors' models are kept as long as the commit is the same.  Tables and plots are collected in
+# build/results/new and replace those in results/ together at the end, so that the tree stays clean while rows are
+# measured.  A dirty tree is refused unless DIRTY=1.
 set -eu
 cd "$(dirname "$0")/.."
 . experiments/clean_tree.sh

@@ -1,16 +1,19 @@
-# Models of an interrupted run are kept while commit and changes are the same, and made anew otherwise, with programs that answer at once.
+# Models of an interrupted run are kept while commit and changes are the same, and made anew otherwise, with programs
+# that answer at once.
 command -v git >/dev/null || { echo "git is not installed" >&2; exit 77; }
 unset DIRTY
 mkdir -p tree/experiments tree/results tree/build
-cp "$ROOT"/experiments/results.sh "$ROOT"/experiments/clean_tree.sh tree/experiments
+cp "$ROOT"/experiments/results.sh "$ROOT"/experiments/results_7b.sh "$ROOT"/experiments/clean_tree.sh tree/experiments
 cat >tree/build/deadwood <<'END'
 #!/bin/sh
 echo "$*" >>"$RAN"
+case "$*" in *"${FAILS:-nothing}"*) exit 1 ;; esac
 for word; do
     case $last in -o | --report | --plot) [ "$1" = sweep ] || [ "$word" = - ] || echo "$*" >"$word" ;; esac
     last=$word
 done
 END
+printf '#!/bin/sh\necho sparse\n' >tree/build/bench_sparse
 chmod +x tree/build/*
 cd tree
 export RAN=$PWD/../ran GIT_CONFIG_GLOBAL=/dev/null
@@ -45,3 +48,22 @@ anew results build/results/predict
 test "$(made train)" = 5
 same results
 test "$(made train)" = 0
+
+# The results of the 7B shape come together at the end.
+git checkout -q code.c
+unset DIRTY
+measure results_7b
+test "$(made synth) $(made cut)" = '3 2'
+for name in 7b.md 7b.tsv sparse-7b-1.md sparse-7b-1.svg sparse-7b-64.md sparse-7b-64.svg sparse-7b.tsv; do
+    test -s results/$name
+done
+rm results/7b* results/sparse*
+if FAILS=group=1 sh experiments/results_7b.sh; then exit 1; fi
+for file in results/*7b*; do test ! -e "$file"; done
+same results_7b
+test "$(made synth) $(made cut) $(made rank)" = '0 0 0'
+test -s results/7b.md
+echo 4 >code.c
+commit third
+anew results_7b build/7b
+test "$(made synth) $(made cut) $(made rank)" = '3 2 2'
