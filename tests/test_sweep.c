@@ -749,6 +749,20 @@ static void options_checked(void) {
     refuse("p : rank -m mini-typo.gguf --metric weight --rate 0.2 -o $out.tsv\n", "rank: there is no 'mini-typo.gguf'");
 }
 
+/* The patterns among a list's words stand for files, and quoted bytes for themselves. */
+static void globs_in_lists(void) {
+    set_up();
+    write_text(file("list[1].txt"), "first");
+    write_text(file("list1.txt"), "second");
+    char text[1024];
+    snprintf(text, sizeof text, HEAD "all := %s/'list[1]'.t?t '*.quoted' '%s'\nx : stub $all -o $out.gguf\n",
+             test_folder(), file("list[1].txt"));
+    write_text(file("list.grid"), text);
+    CHECK(!sweep("list.grid", "list", "--dry-run"), "%s", test_run_output());
+    snprintf(text, sizeof text, " '%s' '*.quoted' '%s' -o ", file("list[1].txt"), file("list[1].txt"));
+    CHECK(count_in(file("log"), text) == 1, "%s", test_run_output());
+}
+
 static void globs_in_steps(void) {
     set_up();
     write_text(file("glob-1.txt"), "first");
@@ -1438,6 +1452,7 @@ static const test_case cases[] = {
     {"an input that changes while a job reads it makes the job fail, and leaves no output", changing_input},
     {"options, values and outputs are checked before anything is made; only own programs are steps", options_checked},
     {"a pattern in a step stands for files, in quotes for itself", globs_in_steps},
+    {"so does one in a list", globs_in_lists},
     {"memory bounds the jobs at once", memory_bounds},
     {"what jobs took is known to later sweeps: minutes, disk, memory", costs_remembered},
     {"disk counts the files beside outputs, and minutes those that heal is told", costs_beside},

@@ -78,9 +78,9 @@ static bool has_pattern(const char *word) {
     return false;
 }
 
-/* A value without its quotes; free(). */
-static char *plain(const char *word, dw_err *err) {
-    char *copy = dw_alloc(strlen(word) + 1, 1, "a value", err), *to = copy, quote = 0;
+/* A value without its quotes; free().  escapes: quoted bytes of patterns stand for themselves in a pattern. */
+static char *unquoted(const char *word, bool escapes, dw_err *err) {
+    char *copy = dw_alloc(2 * strlen(word) + 1, 1, "a value", err), *to = copy, quote = 0;
     for (; copy && *word; word++) {
         if (*word == quote)
             quote = 0;
@@ -90,11 +90,15 @@ static char *plain(const char *word, dw_err *err) {
             dw_fail(err, "a value cannot name another one: '%.40s'; only commands can", word);
             free(copy);
             return NULL;
-        } else
+        } else {
+            if (escapes && quote && (is_pattern_byte(*word) || *word == '\\')) *to++ = '\\';
             *to++ = *word;
+        }
     }
     return copy;
 }
+
+static char *plain(const char *word, dw_err *err) { return unquoted(word, false, err); }
 
 /* ---- names ------------------------------------------------------------------------------------------------------ */
 
@@ -252,9 +256,11 @@ static int read_list(reader *r, dw_err *err) {
     *l = (grid_list){.line = r->line, .name = dw_strdup(r->word[0], err)};
     if (!l->name) return -1;
     if (r->n_word < 3) return dw_fail(err, "'%s' has no words", l->name);
+    if (!(l->matches = dw_alloc(r->n_word, sizeof *l->matches, "the words of a list", err))) return -1;
     for (size_t i = 2; i < r->n_word; i++) {
         if (dw_grow(&l->word, &l->cap_word, l->n_word + 1, sizeof *l->word, "the words of a list", err)) return -1;
-        if (!(l->word[l->n_word] = plain(r->word[i], err))) return -1;
+        l->matches[l->n_word] = has_pattern(r->word[i]);
+        if (!(l->word[l->n_word] = unquoted(r->word[i], l->matches[l->n_word], err))) return -1;
         l->n_word++;
     }
     return 0;
@@ -632,7 +638,7 @@ static int match_list(grid_list *l, dw_err *err) {
     grid_list all = {.name = l->name, .line = l->line, .used = l->used};
     int rc = 0;
     for (size_t i = 0; i < l->n_word && !rc; i++) {
-        if (strpbrk(l->word[i], "*?[")) {
+        if (l->matches[i]) {
             rc = add_matches(l->word[i], &all.word, &all.n_word, &all.cap_word, err);
             continue;
         }
@@ -642,6 +648,7 @@ static int match_list(grid_list *l, dw_err *err) {
     }
     for (size_t i = 0; i < l->n_word; i++) free(l->word[i]);
     free(l->word);
+    free(l->matches);
     *l = all;
     return rc;
 }
@@ -721,6 +728,7 @@ void grid_release(grid *g) {
     for (size_t i = 0; i < g->n_list; i++) {
         free(g->list[i].name);
         release_texts(g->list[i].word, g->list[i].n_word);
+        free(g->list[i].matches);
     }
     for (size_t i = 0; i < g->n_step; i++) release_step(&g->step[i]);
     for (size_t i = 0; i < g->n_control; i++) release_conditions(&g->control[i]);

@@ -86,6 +86,7 @@ typedef struct grid_list {
     int line;
     char **word;
     size_t n_word, cap_word;
+    bool *matches; // (n_word) a pattern of file names, not quoted: grid_read puts the files there; NULL from then on
     bool used;
 } grid_list;
 
