@@ -294,6 +294,12 @@ static bool needs_text(void) {
     return any && !o.speed_only;
 }
 
+/* Speed alone is that of the same tokens, whatever texts are given. */
+static void drop_texts(void) {
+    if (o.texts.n) warn("--speed-only reads no text; -f is not used");
+    o.texts.n = 0;
+}
+
 static void check_no_speed(void) {
     static const char *const names[] = {"depth",        "speed-prefill", "speed-decode",
                                         "speed-rounds", "sequences",     "huge-pages"};
@@ -315,8 +321,8 @@ int main(int argc, char **argv) {
         die_usage("--inject plants an activity for measuring speed alone; leave out --no-speed and --store");
     if (o.speed_only && !o.n_prefill && !o.n_decode)
         die_usage("--speed-prefill 0 and --speed-decode 0 leave nothing to measure");
-    if (o.speed_only && o.texts.n) warn("--speed-only reads no text; -f is not used");
     if (o.inject && o.texts.n) die_usage("--inject measures speed alone, which reads no text; leave out -f");
+    if (o.speed_only) drop_texts();
     if (o.no_speed) check_no_speed();
     if (o.json && o.per_layer) die_usage("--per-layer prints a table, --json objects; give one of them");
     o.speed_only |= o.inject != NULL;

@@ -1,0 +1,8 @@
+# Speed alone reads no text, and a text that is given all the same is not opened as one.
+deadwood synth --shape tiny-llama --type F16 -o m.gguf -q
+: >empty.txt
+speed=(--speed-only --speed-prefill 8 --speed-decode 2 --speed-rounds 1)
+deadwood score -m m.gguf "${speed[@]}" -f empty.txt -o rows.tsv 2>log || { cat log; exit 1; }
+grep -q 'warning: --speed-only reads no text; -f is not used' log
+test "$(grep -vc '^#' rows.tsv)" = 2
+if grep -q empty rows.tsv; then exit 1; fi
