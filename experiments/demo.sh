@@ -73,9 +73,14 @@ build=${DEMO_BUILD:-build}
 PATH="$(cd "$build" && pwd):$PATH"
 mkdir -p "$out/made" || exit 1
 
-# What was made of another state of the model is made again.
-state=$(printf '%s\n' "$model_path"; ls -lnL "$model" | sed 's/^[^ ]* *//')
-[ "$state" = "$(cat "$out/model" 2>/dev/null)" ] || { rm -rf "$out/made" && mkdir "$out/made" && printf '%s\n' "$state" >"$out/model"; }
+# look NAME PATH: what was made of another state of a model is made again; $out/NAME says which state it was.
+look() {
+    state=$(printf '%s\n' "$2"; ls -lnL "$2" 2>/dev/null | sed 's/^[^ ]* *//')
+    [ "$state" = "$(cat "$out/$1" 2>/dev/null)" ] && return
+    rm -rf "$out/made" && mkdir "$out/made" && printf '%s\n' "$state" >"$out/$1"
+}
+look model "$model_path"
+[ -z "${SOURCE:-}" ] || look source "$SOURCE"
 began=$(date +%s)
 
 # ---- commands

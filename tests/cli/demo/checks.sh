@@ -24,3 +24,15 @@ refused "WINDOWS 'foo' is no range" WINDOWS=foo
 refused "HEAL 'soon' is not a number of minutes" HEAL=soon
 refused "has no config.json; MODEL is a Hugging Face or MLX folder, or a GGUF file" MODEL="$PWD/folder"
 refused "cannot use '$PWD/half.gguf'" MODEL="$PWD/half.gguf"
+
+# A folder of SOURCE is converted again when a file in it is another, and only then.
+cp -r "$ROOT/experiments/mini" source
+sourced() { refused "cannot score '$PWD/short/eval/a.txt'" TEXTS="$PWD/short" SOURCE="$PWD/source"; }
+sourced
+sourced
+grep -q '/source.gguf is there)' out.txt
+touch -d 2001-01-01 source/model.safetensors # older than what was made of it
+sourced
+if grep -q '/source.gguf is there)' out.txt; then exit 1; fi
+sourced
+grep -q '/source.gguf is there)' out.txt
