@@ -534,6 +534,21 @@ static void lost_job(void) {
     CHECK(count_in(file("lose/rows.tsv"), "\t1\t") >= 1 && begun() == 1, "what the other has finished is taken");
 }
 
+/* The model that d reads stays until d has run, whatever others do with a job that is not needed here. */
+static void settled_elsewhere(void) {
+    set_up();
+    write_text(file("settle.grid"), HEAD "a : stub -o $out.gguf\nb : stub $a -o $out.gguf\n"
+                                         "c : stub rows ln=1 $b -o $rows\nd : stub rows sleep=2 ln=2 $a -o $rows\n");
+    REQUIRE(!sweep("settle.grid", "settle", "--keep all"), "%s", test_run_output());
+    CHECK(!test_run("cd %s && rm d-*.tsv && mkdir -p claims && b=claims/$(ls b-*.gguf) && "
+                    "printf 'deadwood claim 2\\nelsewhere 1 2 3 4 5\\n' >$b && "
+                    "{ deadwood-sweep %s -o . --allow stub -q --keep none & } && sleep 0.5 && rm $b && sleep 0.8 && "
+                    "ls a-*.gguf && wait $! && ! ls a-*.gguf",
+                    file("settle"), file("settle.grid")),
+          "%s", test_run_output());
+    CHECK(count_in(file("stub.log"), "begin d-") == 2);
+}
+
 static void parents(void) {
     set_up();
     write_text(file("good.grid"), HEAD "x : stub rows ln=1 -o $rows\n");
@@ -1441,6 +1456,8 @@ static const test_case cases[] = {
     {"a claim that cannot be read is believed as long as somebody touches it", claims_unreadable},
     {"a process that was killed is forgotten, whoever holds the lock just then", claims_forgotten},
     {"a sweep that lost a job waits for the one that has it, and takes the outputs then", lost_job},
+    {"a job that is done elsewhere and not needed here does not free the model that another job reads",
+     settled_elsewhere},
     {"folders above the output folder are made", parents},
     {"a sweep of another grid does not share the folder", other_grid},
     {"files of somebody else, and another grid's table, are not replaced", foreign_files},

@@ -27,6 +27,7 @@ typedef enum task_state { ABSENT, RUNNING, ELSEWHERE, DONE, REMOVED, FAILED } ta
 typedef struct task { // what becomes of a job
     task_state state;
     bool needed, scored; // scored: rows tell of it, or of what is made from it
+    bool waits;          // it is counted in n_waiting of what it reads
     char *path[GRID_MAX_OUTPUTS];
     size_t *reader, n_reader; // jobs that read its output
     size_t n_waiting;         // those of them that are still to run

@@ -36,7 +36,9 @@ static int link_readers(sweep *s, dw_err *err) {
     return 0;
 }
 
+/* The inputs wait for the job, until it is settled. */
 static void need_inputs(sweep *s, size_t i) {
+    s->task[i].waits = true;
     for (size_t k = 0; k < job_of(s, i)->step->n_read; k++) {
         task *input = &s->task[job_of(s, i)->input[k]];
         input->needed = true;
@@ -57,15 +59,18 @@ static void mark_needed(sweep *s) {
 
 void tasks_want(sweep *s, size_t i) {
     task *t = &s->task[i];
-    if ((t->state != DONE && t->state != REMOVED && t->needed) || (t->state == DONE && tasks_exist(t))) return;
-    t->state = ABSENT;
+    if (t->waits || t->state == FAILED || (t->state == DONE && tasks_exist(t))) return;
+    if (t->state != ELSEWHERE) t->state = ABSENT;
     t->needed = true;
     s->first = 0;
     need_inputs(s, i);
     for (size_t k = 0; k < job_of(s, i)->step->n_read; k++) tasks_want(s, (size_t)job_of(s, i)->input[k]);
 }
 
+/* Another sweep may settle a job that this one does not need. */
 void tasks_settle(sweep *s, size_t i) {
+    if (!s->task[i].waits) return;
+    s->task[i].waits = false;
     for (size_t k = 0; k < job_of(s, i)->step->n_read; k++) s->task[job_of(s, i)->input[k]].n_waiting--;
     progress_step(s->bar, 1);
 }
