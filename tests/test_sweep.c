@@ -1253,9 +1253,7 @@ static void gate_controls(void) {
 }
 
 /* The table of sources of one row each, whose cells are separated by spaces. */
-static void judge_rows(const char *const *row, size_t n, tsv_table *t) {
-    static const char head[] = "model model_sha256 text base file_bytes windows ln_ratio ln_ratio_se kv select "
-                               "activity bytes_per_token threads decode_tok_s depth sequences";
+static void judge_rows_of(const char *head, const char *const *row, size_t n, tsv_table *t) {
     dw_err err = {0};
     judge_counts counts;
     judge *j = judge_new(n, &err);
@@ -1272,6 +1270,27 @@ static void judge_rows(const char *const *row, size_t n, tsv_table *t) {
     CHECK(!judge_write(j, file("source.judged"), "#", &counts, &err), "%s", err.text);
     CHECK(!tsv_read(t, file("source.judged"), &err), "%s", err.text);
     judge_free(j);
+}
+
+static void judge_rows(const char *const *row, size_t n, tsv_table *t) {
+    judge_rows_of("model model_sha256 text base file_bytes windows ln_ratio ln_ratio_se kv select activity "
+                  "bytes_per_token threads decode_tok_s depth sequences",
+                  row, n, t);
+}
+
+/* Rows of another precision differ by its rounding.  How neurons are selected is part of what is compared. */
+static void frames(void) {
+    static const char *const row[] = {"m1 h1 a b 9 9 9 0.01 0.001 f32 split auto",
+                                      "m2 h2 a b 9 9 9 1 0.001 f32 int8 auto",
+                                      "m3 h3 a b 9 9 9 1 0.001 f32 split fused"};
+    tsv_table t;
+    judge_rows_of(
+        "model model_sha256 text base file_bytes bytes_per_token windows ln_ratio ln_ratio_se kv precision select", row,
+        3, &t);
+    REQUIRE(t.n_rows == 3);
+    CHECK(!strcmp(tsv_cell(&t, 1, "verdict"), "keep"), "another precision: %s", tsv_cell(&t, 1, "verdict"));
+    CHECK(!strcmp(tsv_cell(&t, 2, "verdict"), "discard"), "the same: %s", tsv_cell(&t, 2, "verdict"));
+    tsv_release(&t);
 }
 
 static bool has_cells(const tsv_table *t, size_t row, const char *bytes_per_token, const char *decode_tok_s) {
@@ -1491,6 +1510,7 @@ static const test_case cases[] = {
     {"a variant is collapsed when its perplexity is above ten times the base's beyond the error, whatever five prompts "
      "say",
      collapses},
+    {"rows of another precision are not compared, those of another selection are", frames},
     {"speed of one sequence goes into the rows of its model, that of several has rows of its own", speeds_of_sequences},
     {"a row takes no cost from planted gates, nor from another cache or other kernels", speeds_of_others},
     {"a row of speed that no other row uses stays", speeds_not_used},

@@ -187,8 +187,8 @@ static int add_type(char **frame, const source *s, size_t row, dw_err *err) {
 }
 
 static char *frame_of(const source *s, size_t row, dw_err *err) {
-    static const char *const columns[] = {"text",  "text_sha256", "window_range",  "protocol", "n_ctx", "bos",
-                                          "windows", "tokens_scored", "base_sha256", "base",     "kv"};
+    static const char *const columns[] = {"text",    "text_sha256",   "window_range", "protocol", "n_ctx", "bos",
+                                          "windows", "tokens_scored", "base_sha256",  "base",     "kv",    "precision"};
     char *frame = NULL;
     int rc = 0;
     for (size_t i = 0; i < sizeof columns / sizeof *columns && !rc; i++)

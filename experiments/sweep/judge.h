@@ -1,8 +1,10 @@
 /* judge.h - rows of many variants become one table, each with its verdict and the reason for it.
  *
- * Rows compare within a frame: the same texts (by hash), windows, protocol, base (by hash), cache, role, and the same
- * type of matrices; that of the matrix that gives the logits (--output-type) may differ.  A pruned file and a quantized
- * one answer different questions, so they do not discard each other; their sizes and errors stand in the table.  Of several texts the row of their mean speaks for the model.
+ * Rows compare within a frame: the same texts (by hash), windows, protocol, base (by hash), cache, precision, role, and
+ * the same type of matrices; that of the matrix that gives the logits (--output-type) may differ.  A pruned file and a
+ * quantized one answer different questions, so they do not discard each other; their sizes and errors stand in the
+ * table.  --select may differ: models that skip neurons compare with others.  Of several texts the row of their mean
+ * speaks for the model.
  *
  *   failed      a job did not succeed; the reason is in `note`
  *   control     of metric random, of a gate's rule static or random, or the grid says so
