@@ -620,6 +620,22 @@ static void changes(void) {
     CHECK(count_in(file("change/rows.tsv"), "\trate=") == 3);
 }
 
+/* Gram matrices beside a file that is read are read, too. */
+static void changed_gram(void) {
+    set_up();
+    char text[512];
+    snprintf(text, sizeof text, HEAD "a : stub %s -o $out.tsv\nb : stub --stats=%s -o $out.tsv\n", file("ext.h5"),
+             file("ext.h5"));
+    write_text(file("gram.grid"), text);
+    write_text(file("ext.h5"), "one");
+    CHECK(!sweep("gram.grid", "gram", "") && begun() == 2, "%d: %s", begun(), test_run_output());
+    write_text(file("ext.h5.gram"), "one");
+    CHECK(!sweep("gram.grid", "gram", "") && begun() == 4, "they are new: %d", begun());
+    CHECK(!sweep("gram.grid", "gram", "") && begun() == 4, "they are the same: %d", begun());
+    write_text(file("ext.h5.gram"), "two");
+    CHECK(!sweep("gram.grid", "gram", "") && begun() == 6, "they are others: %d", begun());
+}
+
 static void at_once(void) {
     set_up();
     write_text(file("plain.grid"), plain_grid);
@@ -1481,6 +1497,7 @@ static const test_case cases[] = {
     {"a sweep of another grid does not share the folder", other_grid},
     {"files of somebody else, and another grid's table, are not replaced", foreign_files},
     {"a changed value, command or input computes what depends on it, and nothing twice", changes},
+    {"so do changed Gram matrices beside an input", changed_gram},
     {"the number of jobs at once changes no byte", at_once},
     {"a job that runs alone has nothing beside it, and its speeds come into the rows of its model", alone},
     {"a dry run prints what would run and makes nothing", dry_run},

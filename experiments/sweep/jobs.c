@@ -1,5 +1,6 @@
 /* jobs.c - from a grid to jobs: combinations, commands, identities. */
 #include "experiments/sweep/jobs.h"
+#include "kit/gram.h"
 #include "kit/hash_cache.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -320,12 +321,23 @@ static uint64_t mix(uint64_t hash, const char *word) {
     return dw_splitmix(hash ^ strtoull(hex, NULL, 16));
 }
 
+/* Programs that read statistics read the Gram matrices beside them, too. */
+static int add_gram(jobs *j, size_t i, dw_sha256 *h, const char *path, dw_err *err) {
+    const char *sha256;
+    char *gram = kit_gram_path(path, err);
+    const int rc = gram ? add_outside(j, i, gram, false, &sha256, err) : -1;
+    if (!rc && *sha256) add_text(h, sha256);
+    free(gram);
+    return rc;
+}
+
 static int add_identity(jobs *j, size_t i, dw_sha256 *h, const char *word, dw_err *err) {
-    const char *equal = strchr(word, '='), *sha256;
+    const char *equal = strchr(word, '='), *sha256, *path = word;
     if (add_outside(j, i, word, false, &sha256, err)) return -1;
-    if (!*sha256 && equal && add_outside(j, i, equal + 1, false, &sha256, err)) return -1;
+    if (!*sha256 && equal && add_outside(j, i, path = equal + 1, false, &sha256, err)) return -1;
     add_text(h, word);
     add_text(h, sha256);
+    if (*sha256 && add_gram(j, i, h, path, err)) return -1;
     const bool is_output = strspn(word, "0123456789abcdef") >= 64 || strstr(word, "/out/");
     if (!*sha256 && !is_output) j->job[i].words = mix(j->job[i].words, word);
     if (word[0] == '-' && isalpha((unsigned char)word[word[1] == '-' ? 2 : 1]))

@@ -9,7 +9,8 @@
  *
  *     cut-energy-0.2-8c5e0f12ab.gguf
  *
- * A word that names a file or a folder, alone or after the = of --option=PATH, is taken for an input. */
+ * A word that names a file or a folder, alone or after the = of --option=PATH, is taken for an input, and with a file
+ * the Gram matrices beside it (kit/gram.h). */
 #ifndef EXP_JOBS_H
 #define EXP_JOBS_H
 
