@@ -136,6 +136,7 @@ collect_cell() {
 # The cell of the same work at the best level, when that is the wanted one.
 twin_of() { awk -v n="$1" '/^#/ {next} {key = $2 $3 $4 $6 $7 $8 $9 $(NF - 1); if ($1 == n) mine = key; else if ($5 == "best" && !(key in at)) at[key] = $1} END {print at[mine]}' experiments/bench.cells; }
 has_level() { case "$1 $best" in "best "* | "avx2 avx512" | "avx2 amx" | "avx512 amx" | "avx2 avx2" | "avx512 avx512" | "amx amx") ;; *) return 1 ;; esac; }
+has_bf16() { [ "$best" = amx ] || { [ "$best" = avx512 ] && grep -qw avx512_bf16 /proc/cpuinfo; }; }
 
 # ---- all cells
 
@@ -149,7 +150,7 @@ while read -r cell kind model work level pages depth seq busy pairs seconds want
     i=$((i + 1)) ratio=- share=- reads=no of=-
     [ "$mode" = full ] || [ "$kind" != versus ] || { pairs=5 seconds=4; }
     to=$rows/$cell.tsv
-    case $precision-$best in bf16-amx) ;; bf16-*) said "$cell: bf16 is for the level amx" && rm -f "$to" && continue ;; esac
+    if [ "$precision" = bf16 ] && ! has_bf16; then said "$cell: this machine does not multiply BF16" && rm -f "$to" && continue; fi
     if ! has_level "$level"; then said "$cell: this machine lacks the level $level" && rm -f "$to" && continue; fi
     case $commit in *-dirty | -) ;; *) [ "$mode" = full ] && has "$cell" && said "$cell: is there" && continue ;; esac
     said "$cell ($i of $n_cells)"
