@@ -136,7 +136,8 @@ collect_cell() {
 # The cell of the same work at the best level, when that is the wanted one.
 twin_of() { awk -v n="$1" '/^#/ {next} {key = $2 $3 $4 $6 $7 $8 $9 $(NF - 1); if ($1 == n) mine = key; else if ($5 == "best" && !(key in at)) at[key] = $1} END {print at[mine]}' experiments/bench.cells; }
 has_level() { case "$1 $best" in "best "* | "avx2 avx512" | "avx2 amx" | "avx512 amx" | "avx2 avx2" | "avx512 avx512" | "amx amx") ;; *) return 1 ;; esac; }
-has_bf16() { [ "$best" = amx ] || { [ "$best" = avx512 ] && grep -qw avx512_bf16 /proc/cpuinfo; }; }
+# CPUINFO is for tests.
+has_bf16() { [ "$best" = amx ] || { [ "$best" = avx512 ] && grep -qw avx512_bf16 "${CPUINFO:-/proc/cpuinfo}"; }; }
 
 # ---- all cells
 

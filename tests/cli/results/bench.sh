@@ -56,7 +56,7 @@ echo 'bare 1.0 ms, collect 1.1 ms a window of 512; speed 0.900 [0.890, 0.910] of
 END
 chmod +x tree/build/*
 cd tree
-export RAN=$PWD/../ran GIT_CONFIG_GLOBAL=/dev/null FAILS=
+export RAN=$PWD/../ran GIT_CONFIG_GLOBAL=/dev/null FAILS= CPUINFO=/dev/null
 echo build >.gitignore
 git init -q .
 git -c user.name=a -c user.email=a@b add -A
@@ -81,7 +81,7 @@ git checkout -q .
 test "$(bench FAILS=7b-q4_0.gguf sh experiments/bench.sh)" = 'exit status 1'
 tail -n 1 ../err | grep -q 'failed: decode huge sampling deep filled; the same command tries them again'
 grep -q 'lacking: this machine lacks the level amx' ../err
-grep -q 'bf16: bf16 is for the level amx' ../err
+grep -q 'bf16: this machine does not multiply BF16' ../err
 : >"$RAN"
 test -z "$(bench sh experiments/bench.sh)"
 grep -q '^bench: .*slow: is there' ../err
@@ -90,6 +90,13 @@ test "$(ran 'versus.*--what decode')" = 3
 test "$(ran 'versus.*--huge-pages')" = 1
 test "$(ran 'versus.*--precision')" = 0
 grep -q 'versus -m build/bench/models/7b-q4_0.gguf --what decode --depth 8192 .*--pairs 11 --seconds 45.* --try build/bench/models/7b4-q4_0.gguf' "$RAN"
+
+# --precision bf16 is measured where the CPU multiplies BF16.
+echo 'flags : avx512_bf16' >../cpuinfo
+: >"$RAN"
+test -z "$(bench CPUINFO="$PWD/../cpuinfo" CELLS=bf16 sh experiments/bench.sh)"
+test "$(ran 'versus.*--what prefill.*--precision bf16')" = 1
+test -z "$(bench CELLS='slow bf16' sh experiments/bench.sh)"
 
 # Other threads and other libraries have rows of their own; those from before stay.
 : >"$RAN"
