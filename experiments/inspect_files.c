@@ -247,7 +247,7 @@ void inspect_refuse(const char *path, dw_err *err) {
         const char *first, *what;
     } files[] = {
         {"deadwood gram ", "Gram matrices (collect --gram), which rank and cut read beside their statistics"},
-        {"dw-base1", "stored predictions (score --store), which score --base reads"},
+        {"dw-base", "stored predictions (score --store), which score --base reads"},
         {"deadwood teach 1", "predictions of a teacher (heal --teacher-cache), which heal reads"},
         {"deadwood journal ", "the finished part of a run of trace or train, which the same command continues"}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)

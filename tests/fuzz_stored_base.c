@@ -23,7 +23,7 @@ static void read_all(const uint8_t *data, size_t size) {
     if (!s) return;
     const measure_stored_head *h = measure_predictions_head(s);
     for (int t = h->n_texts; t-- > 0;) {
-        if (strlen(h->text[t].name) > 4096) abort();
+        if (strlen(h->text[t].name) > 4096 || (h->text[t].leak && !*h->text[t].leak)) abort();
         measure_predictions_seek(s, t);
         for (uint64_t i = 0; i < h->text[t].n_scored && !measure_predictions_read(s, &p, 1, &err); i++)
             check(&p, h->n_vocab);
@@ -47,12 +47,12 @@ static uint8_t *put_frame(uint8_t *to, const uint8_t *raw, size_t n) {
 
 /* The same bytes as what the frames hold, because a fuzzer does not find its way through a compressor: a length of two
  * bytes, the header, and the predictions of one chunk. */
-static void read_unpacked(const uint8_t *data, size_t size) {
+static void read_unpacked(const char *magic, const uint8_t *data, size_t size) {
     static uint8_t file[1 << 15];
     const size_t n = size < 2 ? size : (size_t)(data[0] | data[1] << 8);
     if (size < 2 || n > size - 2 || size > 1 << 13) return;
     uint8_t *to = file;
-    memcpy(to, "dw-base1", 8);
+    memcpy(to, magic, 8);
     to = put_frame(put_u32(to + 8, n), data + 2, n);
     if (size > 2 + n) to = put_frame(to, data + 2 + n, size - 2 - n);
     read_all(file, (size_t)(to - file));
@@ -60,6 +60,7 @@ static void read_unpacked(const uint8_t *data, size_t size) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     read_all(data, size);
-    read_unpacked(data, size);
+    read_unpacked("dw-base1", data, size);
+    read_unpacked("dw-base2", data, size);
     return 0;
 }

@@ -423,7 +423,7 @@ static void unpack_base(const char *path, stored *s) {
 /* Some frames say another size than they have, or hold other bytes. */
 static void pack_base(const stored *s, bool well, const char *path, dw_rng *rng) {
     test_bytes b = {0};
-    put_text(&b, "dw-base1");
+    put_text(&b, "dw-base2");
     const size_t bad = well ? s->n : dw_rng_below(rng, s->n), way = dw_rng_below(rng, 4);
     for (size_t i = 0; i < s->n; i++) {
         uint8_t *frame = malloc(ZSTD_compressBound(s->block[i].n));
@@ -454,10 +454,12 @@ static void find_head_fields(fields *f) {
     take(f, 32, "the vocabulary's hash");
     take_name(f, "the protocol");
     take(f, 4, "n_ctx"), take(f, 4, "bos"), take(f, 4, "first"), take(f, 4, "last");
+    take(f, 4, "learnt_unnamed");
     for (size_t n = take(f, 4, "n_texts"); n; n--) {
         take_name(f, "a name");
         take(f, 32, "a hash");
         take(f, 8, "n_tokens"), take(f, 8, "n_scored");
+        take_name(f, "a leak");
     }
 }
 
@@ -496,7 +498,7 @@ static void mutate_frames(const char *parent, const char *path, dw_rng *rng) {
 static void change_head(measure_stored_head *h, dw_rng *rng) {
     const uint64_t size = dw_rng_below(rng, 4); // numbers are changed a little or much
     int *const numbers[] = {&h->n_vocab, &h->n_ctx, &h->bos, &h->first, &h->last};
-    const size_t k = dw_rng_below(rng, 9);
+    const size_t k = dw_rng_below(rng, 11);
     measure_stored_text *t = &h->text[dw_rng_below(rng, (size_t)h->n_texts)];
     note("field %zu of the head; ", k);
     const uint64_t odd = odd_number(rng, k < 5 ? (uint64_t)*numbers[k] : t->n_tokens);
@@ -504,7 +506,9 @@ static void change_head(measure_stored_head *h, dw_rng *rng) {
     if (k < 5) *numbers[k] = size ? (int)((unsigned)*numbers[k] + (unsigned)near) : (int)odd;
     else if (k == 5) h->model = (char *)(uintptr_t)odd_text(rng);
     else if (k == 6) t->name = (char *)(uintptr_t)odd_text(rng);
-    else if (k == 7) t->n_tokens = size ? t->n_tokens + (uint64_t)near : odd;
+    else if (k == 7) t->leak = (char *)(uintptr_t)odd_text(rng);
+    else if (k == 8) h->learnt_unnamed ^= 1;
+    else if (k == 9) t->n_tokens = size ? t->n_tokens + (uint64_t)near : odd;
     else t->n_scored = size ? t->n_scored + (uint64_t)near : 1 + dw_rng_below(rng, 1000);
     if (!t->n_scored || t->n_scored > 2000) t->n_scored = 1;
 }

@@ -441,8 +441,9 @@ static bool is_prediction(const measure_prediction *p, size_t i) {
 static const char *stored_file(const char *name) {
     dw_err err = {0};
     const char *path = test_file(name);
-    measure_stored_text texts[2] = {{.name = "one.txt", .sha256 = {1}, .n_tokens = 1000, .n_scored = STORED_1},
-                                {.name = "zwei.txt", .sha256 = {2}, .n_tokens = 30, .n_scored = STORED_2}};
+    measure_stored_text texts[2] = {
+        {.name = "one.txt", .sha256 = {1}, .n_tokens = 1000, .n_scored = STORED_1, .leak = "it was trained on it"},
+        {.name = "zwei.txt", .sha256 = {2}, .n_tokens = 30, .n_scored = STORED_2}};
     const measure_stored_head h = {.model = "m.gguf",
                                .model_sha256 = {3},
                                .n_vocab = 1000,
@@ -472,6 +473,8 @@ static void stored_round_trip(void) {
     const measure_stored_head *h = measure_predictions_head(s);
     CHECK(!strcmp(h->model, "m.gguf") && !strcmp(h->text[1].name, "zwei.txt") && h->n_texts == 2 && h->n_ctx == 16 &&
           h->bos == -1 && h->vocab_sha256[0] == 4);
+    CHECK(!h->learnt_unnamed && h->text[0].leak && !strcmp(h->text[0].leak, "it was trained on it") &&
+          !h->text[1].leak);
     for (int t = 1; t >= 0; t--) { // in any order
         const size_t n = t ? STORED_2 : STORED_1;
         measure_prediction p, *all = calloc(n, sizeof *all);
@@ -495,17 +498,26 @@ static void stored_round_trip(void) {
     measure_predictions_writer_free(w);
 }
 
-static void stored_seed(void) { // written by version 1 of the format
+static void read_seed(const char *path, bool unnamed, const char *leak) {
     dw_err err = {0};
     measure_prediction all[5];
-    measure_predictions *s = measure_predictions_open("tests/seeds/stored-base-sample.base", &err);
+    measure_predictions *s = measure_predictions_open(path, &err);
     REQUIRE(s, "%s", err.text);
     const measure_stored_head *h = measure_predictions_head(s);
     CHECK(!strcmp(h->text[0].name, "text.txt") && h->n_vocab == 1000 && h->text[0].n_scored == 5 && h->bos == 7 &&
           h->last == 3);
+    const char *read = h->text[0].leak;
+    CHECK(h->learnt_unnamed == unnamed && (leak ? read && !strcmp(read, leak) : !read));
     CHECK(!measure_predictions_read(s, all, 5, &err), "%s", err.text);
     for (size_t i = 0; i < 5; i++) CHECK(is_prediction(&all[i], i), "prediction %zu", i);
     measure_predictions_close(s);
+}
+
+/* Version 1 of the format does not say what the model has seen. */
+static void stored_seed(void) {
+    read_seed("tests/seeds/stored-base-sample.base", true, NULL);
+    read_seed("tests/seeds/stored-base-2-sample.base", false,
+              "calibration text 'text.txt' of step collect has the same hash");
 }
 
 /* Opens bytes and reads all; 0 when every one was accepted, and is what was written. */
@@ -890,6 +902,21 @@ static void leak_after(const char *step, bool imatrix, const char *expected) {
     "{\"name\": \"c.txt\", \"sha256\": \"00\", \"tokens\": 64, \"blocks\": \"01234567012345670123456701234567\"}"
 #define IMPORTED "{\"name\": \"x.imatrix\", \"sha256\": \"00\", \"tokens\": 4096, \"blocks\": \"\"}"
 
+/* A stored base says what it had seen; beside the model that it is of it adds nothing. */
+static void leaks_of_a_stored_base(const char *own, const char *leaky, const char *unnamed, const char *of_base) {
+    const char *t = test_file("t.txt"), *u = test_file("u.txt"), *seen = test_file("seen.base"),
+               *unknown = test_file("unknown.base");
+    CHECK(!test_run("deadwood-score -m %s -f %s %s -c 64 --no-speed --store %s", leaky, t, u, seen) &&
+          !test_run("deadwood-score -m %s -f %s -c 64 --no-speed --store %s", unnamed, t, unknown));
+    json_t *rows = SCORE("-m %s %s --base %s -f %s %s -c 64 --no-speed", own, leaky, seen, u, t),
+           *beside_unknown = SCORE("-m %s --base %s -f %s -c 64 --no-speed", own, unknown, t);
+    CHECK(says(rows, 0, "leak", "no") && says(rows, 1, "leak", of_base) && says(rows, 2, "leak", of_base));
+    CHECK(says(rows, 3, "leak", "no") && says(rows, 4, "leak", of_base + strlen("of the base: ")));
+    CHECK(json_is_null(cell(beside_unknown, 0, "leak")));
+    json_decref(rows);
+    json_decref(beside_unknown);
+}
+
 /* A base that has seen a text is a leak, too; it is said once where the base is one of the models. */
 static void leaks_of_the_base(void) {
     char hex[65], step[512];
@@ -915,6 +942,7 @@ static void leaks_of_the_base(void) {
     CHECK(json_is_null(cell(unknown, 0, "leak")));
     json_decref(rows);
     json_decref(unknown);
+    leaks_of_a_stored_base(own, leaky, unnamed, of_base);
     CHECK(!test_run("deadwood-score -m %s --base %s -f %s -c 64 --no-speed 2>&1 | grep -c 'has seen the text'", leaky,
                     leaky, t) &&
               !strcmp(test_run_output(), "1\n"),

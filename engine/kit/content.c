@@ -15,7 +15,7 @@ static const struct {
     {KIT_STATS, "deadwood stats ", "a file of statistics"},
     {KIT_GRAM, "deadwood gram ", "a file of Gram matrices"},
     {KIT_TRACES, "deadwood traces ", "a file of traces"},
-    {KIT_PREDICTIONS, "dw-base1", "a file of stored predictions"},
+    {KIT_PREDICTIONS, "dw-base", "a file of stored predictions"},
     {KIT_PLAN, "# deadwood plan ", "a plan"},
     {KIT_ROWS, "# deadwood rows", "a table of results"},
     {KIT_SCORES, "# deadwood scores", "a table of scores"},

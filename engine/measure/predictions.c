@@ -17,7 +17,7 @@ enum {
     LEVEL = 6,
 };
 
-static const char magic[8] = "dw-base1";
+static const char magic[8] = "dw-base2", magic_1[8] = "dw-base1";
 
 void measure_vocab_hash(const dw_vocab *v, uint8_t digest[32]) {
     dw_sha256 h;
@@ -122,12 +122,14 @@ static int write_head(measure_predictions_writer *w, const measure_stored_head *
     measure_add_u32(&b, (uint32_t)h->bos);
     measure_add_u32(&b, (uint32_t)h->first);
     measure_add_u32(&b, (uint32_t)h->last);
+    measure_add_u32(&b, h->learnt_unnamed);
     measure_add_u32(&b, (uint32_t)h->n_texts);
     for (int t = 0; t < h->n_texts; t++) {
         measure_add_text(&b, h->text[t].name);
         measure_add(&b, h->text[t].sha256, 32);
         measure_add_u64(&b, h->text[t].n_tokens);
         measure_add_u64(&b, h->text[t].n_scored);
+        measure_add_text(&b, h->text[t].leak ? h->text[t].leak : "");
     }
     int rc = b.failed                                      ? -1
              : b.size > MAX_HEAD || h->n_texts > MAX_TEXTS ? dw_fail(err, "too many texts for one stored base")
@@ -237,18 +239,23 @@ static int read_count(dw_cursor *c, int least, int most) {
     return c->failed ? 0 : (int)v;
 }
 
-static int read_text(dw_cursor *c, measure_stored_text *t, dw_err *err) {
+/* Version 1 has no leak. */
+static int read_text(dw_cursor *c, measure_stored_text *t, bool has_leak, dw_err *err) {
     t->name = measure_read_text(c, MAX_NAME, err);
     read_hash(c, t->sha256);
     t->n_tokens = dw_cursor_u64(c);
     t->n_scored = dw_cursor_u64(c);
     if (!t->n_scored || t->n_scored >= t->n_tokens || t->n_tokens > INT32_MAX)
         c->failed = true;
-    if (c->failed || !t->name) return -1;
+    t->leak = has_leak ? measure_read_text(c, MAX_HEAD, err) : NULL;
+    if (c->failed || !t->name || (has_leak && !t->leak)) return -1;
+    if (!t->leak || *t->leak) return 0;
+    free(t->leak);
+    t->leak = NULL;
     return 0;
 }
 
-static int read_head(measure_stored_head *h, dw_cursor *c, dw_err *err) {
+static int read_head(measure_stored_head *h, dw_cursor *c, int version, dw_err *err) {
     h->model = measure_read_text(c, MAX_NAME, err);
     read_hash(c, h->model_sha256);
     h->n_vocab = read_count(c, 1, 1 << 24);
@@ -259,12 +266,13 @@ static int read_head(measure_stored_head *h, dw_cursor *c, dw_err *err) {
     h->first = read_count(c, 0, INT32_MAX);
     h->last = read_count(c, 0, INT32_MAX);
     if (h->bos < -1 || h->bos >= h->n_vocab || h->first > h->last || (!h->first && h->last)) c->failed = true;
+    h->learnt_unnamed = version == 1 || read_count(c, 0, 1);
     const int n = read_count(c, 1, MAX_TEXTS);
     h->text = c->failed || err->text[0] ? NULL : dw_alloc((size_t)n, sizeof *h->text, "texts", err);
     if (!h->text) return -1;
     h->n_texts = n;
     for (int t = 0; t < n; t++)
-        if (read_text(c, &h->text[t], err)) return -1;
+        if (read_text(c, &h->text[t], version > 1, err)) return -1;
     return c->left ? -1 : 0;
 }
 
@@ -286,7 +294,11 @@ static measure_predictions *open_bytes(measure_predictions *p, const void *data,
     dw_cursor c = {.at = data, .left = size};
     dw_err own = {0};
     const uint8_t *begin = dw_cursor_take(&c, sizeof magic);
-    if (!begin || memcmp(begin, magic, sizeof magic)) {
+    const int version = !begin                                    ? 0
+                        : !memcmp(begin, magic, sizeof magic)     ? 2
+                        : !memcmp(begin, magic_1, sizeof magic_1) ? 1
+                                                                  : 0;
+    if (!version) {
         dw_fail(err, "'%s' is not a stored base of predictions; score --store writes one", p->name);
         goto fail;
     }
@@ -295,7 +307,7 @@ static measure_predictions *open_bytes(measure_predictions *p, const void *data,
                         ? NULL
                         : dw_alloc(raw + 1, 1, "a header", &own);
     int rc = head ? measure_unpack(&c, packed, head, raw) : -1;
-    if (!rc) rc = read_head(&p->head, &(dw_cursor){.at = head, .left = raw}, &own);
+    if (!rc) rc = read_head(&p->head, &(dw_cursor){.at = head, .left = raw}, version, &own);
     free(head);
     if (rc)
         dw_fail(err, own.text[0] ? "'%s': %s" : "'%s' is not a stored base: its header is damaged%s", p->name,
@@ -328,11 +340,16 @@ measure_predictions *measure_predictions_open(const char *path, dw_err *err) {
     return p;
 }
 
-bool measure_is_predictions(const char *path) { return dw_file_begins(path, magic, sizeof magic); }
+bool measure_is_predictions(const char *path) {
+    return dw_file_begins(path, magic, sizeof magic) || dw_file_begins(path, magic_1, sizeof magic_1);
+}
 
 void measure_predictions_close(measure_predictions *p) {
     if (!p) return;
-    for (int t = 0; t < p->head.n_texts; t++) free(p->head.text[t].name);
+    for (int t = 0; t < p->head.n_texts; t++) {
+        free(p->head.text[t].name);
+        free(p->head.text[t].leak);
+    }
     free(p->head.text);
     free(p->head.model);
     free(p->head.protocol);

@@ -1,12 +1,14 @@
 /* predictions.h - the predictions of a base model for texts, stored so that other models can be compared with it.
  *
  * File, little endian:
- *   8 bytes "dw-base1"
+ *   8 bytes "dw-base2"; the reader takes "dw-base1", too, which lacks what is marked (2)
  *   header  u32 bytes raw, u32 bytes packed, a zstd frame:
  *             model: u32 length, its file's name; 32 bytes SHA-256 of the file
  *             vocabulary: u32 n_vocab; 32 bytes measure_vocab_hash
  *             protocol: u32 length, its name; u32 n_ctx; i32 bos (-1: none); u32 first, u32 last window (0, 0: all)
- *             u32 n_texts, each: u32 length, its file's name; 32 bytes SHA-256; u64 tokens; u64 tokens scored
+ *             (2) u32 1: the model learnt from data that its lineage does not name; else 0
+ *             u32 n_texts, each: u32 length, its file's name; 32 bytes SHA-256; u64 tokens; u64 tokens scored;
+ *               (2) u32 length, why the model has seen the text, as lineage_leak says it; empty: nothing says so
  *   chunks  for each text its scored tokens in order, 256 per chunk, the last chunk of a text shorter:
  *             u32 bytes packed, a zstd frame of n records
  *             record: f64 ln p(target); i32 id[MEASURE_TOP]; f32 ln p of each id; f32 ln of the mass of the rest
@@ -22,6 +24,7 @@ typedef struct measure_stored_text {
     char *name;
     uint8_t sha256[32];
     uint64_t n_tokens, n_scored;
+    char *leak; // why the model has seen the text; NULL: nothing says so
 } measure_stored_text;
 
 typedef struct measure_stored_head { // what was predicted, and how; must be equal for models that are compared
@@ -33,6 +36,7 @@ typedef struct measure_stored_head { // what was predicted, and how; must be equ
     int n_ctx;
     int32_t bos;               // replaces the first token of each window; -1: none does
     int first, last;           // windows; 0, 0: all
+    bool learnt_unnamed;       // the model, from data that no text can be compared with; true in files of version 1
     measure_stored_text *text; // n_texts
     int n_texts;
 } measure_stored_head;

@@ -140,6 +140,19 @@ static int check_stored(const score_entrant *c, const score_run *r, dw_err *err)
     return 0;
 }
 
+/* What the model had seen of the texts when it was stored. */
+static int take_stored_leaks(score_entrant *c, const score_run *r, dw_err *err) {
+    const measure_stored_head *h = measure_predictions_head(c->stored);
+    c->learnt_unnamed = h->learnt_unnamed;
+    c->leak = dw_alloc((size_t)r->n_texts, sizeof *c->leak, "texts", err);
+    if (!c->leak) return -1;
+    for (int t = 0; t < r->n_texts; t++) {
+        const char *leak = h->text[score_find_stored_text(c, r, t)].leak;
+        if (leak && !(c->leak[t] = dw_strdup(leak, err))) return -1;
+    }
+    return 0;
+}
+
 /* Without texts on the command line those of the first stored file are meant, and its settings. */
 static int take_stored_settings(score_run *r, dw_err *err) {
     const measure_stored_head *h = measure_predictions_head(r->all[0].stored);
@@ -214,7 +227,7 @@ int score_open_all(score_run *r, dw_err *err) {
         if (open_text(&r->texts[t], r->o->texts.item[t], err) || check_new(r, t, err)) return -1;
     for (int i = 0; i < n; i++) {
         if (open_entrant(&r->all[i], i < r->n_models ? r->o->models.item[i] : r->o->base, r, err)) return -1;
-        if (r->all[i].stored && check_stored(&r->all[i], r, err)) return -1;
+        if (r->all[i].stored && (check_stored(&r->all[i], r, err) || take_stored_leaks(&r->all[i], r, err))) return -1;
         if (!r->all[i].model || is_again(r, i)) continue;
         warn_of_context(&r->all[i], r);
         warn_of_leaks(&r->all[i], r);

@@ -26,15 +26,17 @@ static void add_leak(exp_result *res, const char *leak) {
 }
 
 /* Beside a base that has seen the text a model looks worse than it is.  What a base without lineage has seen is
- * unknown, as it is of the parents of any model; only what is known of a base counts. */
+ * unknown, as it is of the parents of any model; only what is known of a base counts.  The model itself as base adds
+ * nothing. */
 static void fill_leak(exp_result *res, const score_entrant *c, const score_entrant *base, int t) {
     char of_base[sizeof res->leak];
     if (!c->model) return;
+    if (base && !strcmp(base->sha256, c->sha256)) base = NULL;
     const bool has_lineage = dw_gguf_find(dw_model_gguf(c->model), LINEAGE_KEY) != NULL;
     if (has_lineage && !c->learnt_unnamed && !(base && base->learnt_unnamed))
         snprintf(res->leak, sizeof res->leak, "no");
     if (c->leak[t]) add_leak(res, c->leak[t]);
-    if (!base || !base->model || !base->leak[t] || !strcmp(base->sha256, c->sha256)) return;
+    if (!base || !base->leak[t]) return;
     snprintf(of_base, sizeof of_base, "of the base: %s", base->leak[t]);
     add_leak(res, of_base);
 }

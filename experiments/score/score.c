@@ -164,22 +164,25 @@ static measure_predictions_writer *store_open(const score_run *r, dw_err *err) {
     const score_entrant *c = &r->all[0];
     measure_stored_text *texts = dw_alloc((size_t)r->n_texts, sizeof *texts, "texts", err);
     measure_stored_head h = {.model = (char *)dw_base_name(c->path),
-                         .n_vocab = dw_model_hparams(c->model)->n_vocab,
-                         .protocol = (char *)r->protocol->name,
-                         .n_ctx = o.n_ctx,
-                         .bos = c->bos,
-                         .first = o.windows.first,
-                         .last = o.windows.last,
-                         .text = texts,
-                         .n_texts = r->n_texts};
+                             .n_vocab = dw_model_hparams(c->model)->n_vocab,
+                             .protocol = (char *)r->protocol->name,
+                             .n_ctx = o.n_ctx,
+                             .bos = c->bos,
+                             .first = o.windows.first,
+                             .last = o.windows.last,
+                             .learnt_unnamed = c->learnt_unnamed,
+                             .text = texts,
+                             .n_texts = r->n_texts};
     for (int i = 0; i < 32; i++) sscanf(c->sha256 + 2 * i, "%2hhx", &h.model_sha256[i]);
     memcpy(h.vocab_sha256, c->vocab, sizeof c->vocab);
     int rc = texts ? 0 : -1;
     for (int t = 0; t < r->n_texts && !rc; t++) {
         measure_windows w;
         if ((rc = score_make_windows(&w, c, r, t, err))) break;
-        texts[t] = (measure_stored_text){
-            .name = (char *)dw_base_name(r->texts[t].path), .n_tokens = c->n_ids[t], .n_scored = w.n_scored};
+        texts[t] = (measure_stored_text){.name = (char *)dw_base_name(r->texts[t].path),
+                                         .n_tokens = c->n_ids[t],
+                                         .n_scored = w.n_scored,
+                                         .leak = c->leak[t]};
         memcpy(texts[t].sha256, r->texts[t].hash, 32);
         measure_windows_release(&w);
     }
