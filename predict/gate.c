@@ -140,7 +140,8 @@ static int open_source(inputs *in, dw_err *err) {
     if (!o.source) return 0;
     if (!any_blocks(in->model)) return dw_fail(err, "down of '%s' is transposed exactly; leave out --source", o.model);
     in->source = dw_model_open(o.source, err);
-    return in->source ? dw_model_check_source(in->model, in->source, err) : -1;
+    if (!in->source || dw_model_check_source(in->model, in->source, err)) return -1;
+    return lineage_check_texts_of_model(dw_model_gguf(in->model), dw_model_gguf(in->source), err);
 }
 
 /* Of rules that take single neurons these, else 64, or 32 where 64 does not divide every width. */
@@ -304,6 +305,7 @@ static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     if (!rc && o.source) rc = lineage_input(l, o.source, err);
     if (!rc && in->rule->metric) rc = lineage_fact(l, "control", o.rule, err);
     if (!rc && in->has_stats) rc = lineage_texts(l, in->stats.text, in->stats.n_text, err);
+    if (!rc && o.source) rc = lineage_texts_of_model(l, dw_model_gguf(in->source), err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
     return rc;

@@ -844,6 +844,29 @@ static void lineage(void) {
     dw_gguf_close(g);
 }
 
+static void set_learnt(dw_gguf_writer *w, const void *ctx) {
+    dw_gguf_set_strs(w, "deadwood.lineage", &(dw_str){ctx, strlen(ctx)}, 1);
+}
+
+/* The transposed copies are made of the source's weights, so what it learnt from counts. */
+static void texts_of_the_source(void) {
+    dw_err err = {0};
+    char options[512];
+    const char *source = file("learnt.gguf");
+    write_with_keys(mini("bf16"), source, set_learnt,
+                    "{\"tool\": \"heal\", \"args\": [], \"texts\": [{\"name\": \"learnt.txt\", \"sha256\": \"00\", "
+                    "\"tokens\": 64, \"blocks\": \"01234567012345670123456701234567\"}]}");
+    snprintf(options, sizeof options, "--rule cats --activity 0.3 --source %s", source);
+    dw_gguf *g = dw_gguf_open(gate(mini("q4_0"), options), &err);
+    REQUIRE(g, "%s", err.text);
+    const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
+    REQUIRE(steps && steps->count > 1);
+    char *step = strndup(steps->str[steps->count - 1].ptr, steps->str[steps->count - 1].len);
+    CHECK(strstr(step, "\"gate\"") && strstr(step, "\"learnt.txt\""), "%s", step);
+    free(step);
+    dw_gguf_close(g);
+}
+
 static const test_case cases[] = {
     {"thresholds are quantiles of histograms, spread evenly inside a bin", quantiles},
     {"thresholds open the wanted share on the calibration texts, as near as a bin allows", activity},
@@ -864,6 +887,7 @@ static const test_case cases[] = {
     {"what does not fit is refused in one line, and no file is left", refusals},
     {"a damaged matrix is refused", damaged},
     {"the lineage tells rule, activity, group and texts", lineage},
+    {"the lineage has the texts that the source of weights learnt from", texts_of_the_source},
     {0}};
 
 TEST_MAIN(cases)
