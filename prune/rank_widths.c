@@ -123,12 +123,14 @@ static int hash_gram(const rank_inputs *in, char hex[65], dw_err *err) {
 
 /* A hash of all that the widths depend on. */
 static int make_key(rank_inputs *in, const prune_task *t, dw_err *err) {
-    char gram[65];
+    char gram[65], backend[32];
     if (hash_gram(in, gram, err)) return -1;
+    tool_backend_text(backend);
     char *text = dw_format(err, "%s %s %s %s %d %d %.17g %.17g %d %.17g %d", in->model_sha256, in->stats_sha256,
                            in->o->metric, in->o->start, t->group, t->unit, t->rate, t->bytes, in->o->seed, in->o->damp,
                            in->o->n_ctx);
     int rc = text ? dw_append(&text, err, " %s %s", in->o->as ? in->o->as : "-", gram) : -1;
+    if (!rc) rc = dw_append(&text, err, " %d %s", in->o->evaluations, backend);
     if (!rc && in->o->output_type) rc = dw_append(&text, err, " output %s", in->o->output_type);
     if (!rc && in->o->heads > 0) rc = dw_append(&text, err, " %.17g %s", in->o->heads, in->o->heads_allocate);
     if (!rc && (in->o->protect || in->o->min_width))

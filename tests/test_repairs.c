@@ -701,6 +701,16 @@ static void large_units(void) {
     }
 }
 
+/* The state of another run is refused. */
+static void refuses_state(const char *part, const char *level, const char *options) {
+    CHECK(test_run("cp %1$s %2$s.part && %7$s deadwood-rank -m %3$s -s %4$s -o %2$s --metric obs --rate 0.25 "
+                   "--multiple 1 -f %5$s -c %6$d --windows 7-9 --allocate evolve --seed 3 %8$s",
+                   part, test_file("other.tsv"), idle_layer(), test_file("idle.h5"), random_text("calib.txt", 6000, 4),
+                   N_CTX, level, options) == 1 &&
+              strstr(test_run_output(), "other.tsv.part' is of another run"),
+          "%s %s: %s", level, options, test_run_output());
+}
+
 /* A state after some evaluations leads to the same plan as a run without a stop. */
 static void evolve_resumes(void) {
     int width[16];
@@ -716,12 +726,9 @@ static void evolve_resumes(void) {
         !test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -f %s -c %d --windows 7-9 %s",
                   idle_layer(), test_file("idle.h5"), stopped, random_text("calib.txt", 6000, 4), N_CTX, options),
         "%s", test_run_output());
-    const char *dropped = test_file("dropped.tsv");
-    CHECK(test_run("cp %1$s %2$s.part && deadwood-rank -m %3$s -s %4$s -o %2$s --metric obs --rate 0.25 --multiple 1 "
-                   "-f %5$s -c %6$d --windows 7-9 --allocate evolve --evaluations 12 --seed 3 --drop-layers 1",
-                   part, dropped, idle_layer(), test_file("idle.h5"), random_text("calib.txt", 6000, 4), N_CTX) == 1 &&
-              strstr(test_run_output(), "dropped.tsv.part' is of another run"),
-          "the state of other layers: %s", test_run_output());
+    refuses_state(part, "", "--evaluations 12 --drop-layers 1");
+    refuses_state(part, "", "--evaluations 11");
+    if (strcmp(dw_cpu_level(NULL), "portable") != 0) refuses_state(part, "DEADWOOD_CPU=portable", "--evaluations 12");
     if (!widths_of("--allocate evolve --evaluations 12 --seed 3", stopped, width)) return;
     CHECK(strstr(test_run_output(), "going on after") && same_files(whole, stopped), "%s", test_run_output());
     CHECK(access(part, F_OK), "the state stays");
