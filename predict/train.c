@@ -262,11 +262,14 @@ static int list_layers(run *r, dw_err *err) {
 
 /* All that decides the result. */
 static void identify(const run *r, const char *arguments, uint8_t identity[32]) {
+    char backend[32];
     dw_sha256 h;
+    tool_backend_text(backend);
     dw_sha256_begin(&h);
     dw_sha256_add(&h, r->model_sha256, sizeof r->model_sha256);
     dw_sha256_add(&h, r->traces_sha256, sizeof r->traces_sha256);
     dw_sha256_add(&h, arguments, strlen(arguments) + 1);
+    dw_sha256_add(&h, backend, strlen(backend) + 1);
     dw_sha256_end(&h, identity);
 }
 

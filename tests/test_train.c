@@ -672,6 +672,22 @@ static void interrupted_early(void) {
     remove(part);
 }
 
+/* Layers that another CPU level finished are refused: levels round otherwise. */
+static void other_level(void) {
+    const char *out = test_file("level.gguf"), *part = test_file("level.gguf.part");
+    char command[1024];
+    if (!strcmp(dw_cpu_level(NULL), "portable")) return;
+    snprintf(command, sizeof command, "deadwood-train -q -m %s -x %s --epochs 6 --rank 16 -t 1 -o %s", gated(),
+             traced(), out);
+    test_run("DEADWOOD_CPU=portable %s & p=$!; until [ \"$(wc -c 2>/dev/null <%s)0\" -gt 10000 ] || ! kill -0 $p; do "
+             "sleep 0.005; done; kill -KILL $p; wait $p",
+             command, part);        // 1000 bytes: a layer is finished
+    if (access(part, F_OK)) return; // it had ended before
+    CHECK(test_run("%s", command) == 1 && strstr(test_run_output(), "level.gguf.part' is of another run"), "%s",
+          test_run_output());
+    RUN("DEADWOOD_CPU=portable %s", command);
+}
+
 /* The finished layers of other options are refused and stay. */
 static void other_run(void) {
     const char *out = test_file("other.gguf"), *part = test_file("other.gguf.part");
@@ -866,6 +882,7 @@ static const test_case cases[] = {
     {"train goes on where it was killed and writes the same file and report", killed},
     {"train leaves no file when it is interrupted before a layer is finished", interrupted_early},
     {"train refuses what another run has finished", other_run},
+    {"a run goes on only with the CPU level that it began with", other_level},
     {"the reported recall and mass equal a count by plain loops", reported},
     {"the engine decides as the file's predictor says", engine_decides},
     {"train refuses what does not fit in one line", refusals},
