@@ -26,6 +26,7 @@ static int judge(judged *j, const kit_metric *metric, rank_inputs *in, prune_tas
                   dw_alloc(n_layer, sizeof *j->keep, "kept neurons", err)};
     if (!j->score || !j->keep || kit_score(&in->scorer, metric, j->score, err)) return -1;
     for (int l = 0; l < in->hp->n_layer; l++) {
+        if (t->drop[l]) continue;
         j->keep[l] = dw_alloc((size_t)in->hp->n_ff[l], sizeof **j->keep, "kept neurons", err);
         if (!j->keep[l] || prune_choose(j->score[l], in->hp->n_ff[l], t->group, n_keep[l], j->keep[l], err)) return -1;
     }
@@ -41,12 +42,14 @@ static void judged_release(judged *j, int n_layer) {
     free(j->keep);
 }
 
-/* Mean over layers of the rank correlation of groups; NaN: no layer has one, as with a single group or equal scores. */
+/* Mean over the layers that stay of the rank correlation of groups; NaN: no layer has one, as with a single group or
+ * equal scores. */
 static int correlation(const judged *a, const judged *b, const rank_inputs *in, double *mean, dw_err *err) {
     int n = 0;
     *mean = 0;
     for (int l = 0; l < in->hp->n_layer; l++) {
         double rho;
+        if (in->drop[l]) continue;
         if (prune_rank_correlation(a->score[l], b->score[l], in->hp->n_ff[l] / in->scorer.group, &rho, err)) return -1;
         if (isfinite(rho)) *mean += rho, n++;
     }
@@ -54,11 +57,11 @@ static int correlation(const judged *a, const judged *b, const rank_inputs *in, 
     return 0;
 }
 
-/* Of the neurons that a removes, the fraction that b removes too. */
+/* Of the neurons that a removes from layers that stay, the fraction that b removes too. */
 static double overlap(const judged *a, const judged *b, const rank_inputs *in) {
     double removed = 0, both = 0;
     for (int l = 0; l < in->hp->n_layer; l++)
-        for (int j = 0; j < in->hp->n_ff[l]; j++) {
+        for (int j = 0; j < in->hp->n_ff[l] && !in->drop[l]; j++) {
             removed += !a->keep[l][j];
             both += !a->keep[l][j] && !b->keep[l][j];
         }
@@ -92,16 +95,15 @@ int rank_compare(rank_inputs *in, dw_err *err) {
     judged j[MAX_METRICS] = {{0}};
     int n = 0, *n_keep = dw_alloc(n_layer, sizeof *n_keep, "widths", err);
     double wanted;
-    bool *all = dw_alloc(n_layer, sizeof *all, "layers", err); // nothing is dropped here
     prune_task t = {.model = in->model,
-                    .drop = all,
+                    .drop = in->drop,
                     .group = in->scorer.group,
                     .sizes = &in->sizes,
                     .rate = in->o->rate,
                     .bytes = (double)in->o->bytes,
                     .min_width = in->o->min_width,
                     .protect = in->protect};
-    int rc = all && n_keep ? rank_choose_widths(in, &t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;
+    int rc = n_keep ? rank_choose_widths(in, &t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;
     if (!rc) rc = rank_check_rate(&t, wanted, n_keep, err);
     if (!rc) rank_warn_of_rate(&t, wanted, n_keep);
     for (const kit_metric *m = kit_metrics; m->name && !rc && n < MAX_METRICS; m++)
@@ -115,7 +117,6 @@ int rank_compare(rank_inputs *in, dw_err *err) {
     }
     for (int i = 0; i < n; i++) judged_release(&j[i], in->hp->n_layer);
     free(n_keep);
-    free(all);
     return rc;
 }
 

@@ -616,6 +616,21 @@ static void compare(void) {
     CHECK(strstr(text, "# not compared: obs, obs-gradient"), "%s", text);
 }
 
+/* The widths are those of the plan by the uniform rule, and layers that it drops are not compared. */
+static void compare_without_dropped(void) {
+    const char *model = random_model("tiny-llama", "F32", 0), *plan = test_file("compared.tsv");
+    double compared, reached;
+    REQUIRE(
+        !test_run("deadwood-rank -q -m %1$s -s %2$s -o %3$s --metric weight --multiple 1 --drop-layers 1 --protect 0 "
+                  "--bytes $(($(wc -c <%1$s) * 7 / 10)) --compare && grep 'rate .*reached' %3$s",
+                  model, stats_of(model), plan),
+        "%s", test_run_output());
+    const char *text = test_run_output(), *rate = strstr(text, "at rate "), *in_plan = strstr(text, "reached ");
+    CHECK(rate && in_plan && sscanf(rate, "at rate %lf", &compared) == 1 &&
+              sscanf(in_plan, "reached %lf", &reached) == 1 && compared > 0.2 && compared == reached,
+          "%s", text);
+}
+
 /* A layer of one group has no order; the others count. */
 static void compare_small(void) {
     REQUIRE(!test_run("deadwood-rank -m %s --compare --rate 0.25 --group 32 --multiple 32",
@@ -874,6 +889,7 @@ static const test_case cases[] = {
     {"rank correlation with and without ties", spearman},
     {"metrics are compared", compare},
     {"metrics are compared where a layer is a single group", compare_small},
+    {"--compare takes the plan's widths, without the layers that are dropped", compare_without_dropped},
     {"a metric of single texts warns where texts share a row of sums", pooled},
     {"what cannot be ranked is refused in one line", refusals},
     {"same seed, same plan, for any number of threads", seeds},
