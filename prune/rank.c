@@ -226,6 +226,8 @@ static void check_idle(const prune_allocator *allocator) {
         die_usage("--start is for --allocate evolve");
     if (o.evaluations && !allocator->runs_model)
         die_usage("--evaluations is for allocations that run the model, sensitivity and evolve");
+    if (!o.texts.n && (opt_is_given("ctx") || o.windows.last))
+        die_usage("-c and --windows are for the texts of -f, and there are none");
     if (!(o.heads > 0) && strcmp(o.heads_allocate, "uniform") != 0) die_usage("--heads-allocate needs --heads");
 }
 

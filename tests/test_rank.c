@@ -715,6 +715,8 @@ static void refusals(void) {
         {2, f32, stats, "--metric weight --rate 0.2 --sample 4", "--sample is for --ablation"},
         {2, f32, stats, "--metric weight --rate 0.2 --start global", "--start is for --allocate evolve"},
         {2, f32, stats, "--metric weight --rate 0.2 --evaluations 7", "--evaluations is for allocations that run"},
+        {2, f32, stats, "--metric weight --rate 0.2 -c 512", "-c and --windows are for the texts of -f"},
+        {2, f32, stats, "--metric weight --rate 0.2 --windows 1-2", "-c and --windows are for the texts of -f"},
         {2, f32, stats, "--metric weight --rate 0.2 --heads-allocate relative", "--heads-allocate needs --heads"},
         {2, f32, stats, "--metric weight --rate 0.2 --scores - --compare", "only one of the plan, the scores"},
         {2, f32, stats, "--metric weight --rate 0.2 --scores - --ablation - -f /etc/passwd", "only one of the plan"},
