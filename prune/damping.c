@@ -65,11 +65,11 @@ int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const 
     }
 }
 
-void damping_tell(const damping *d, int n, double n_tokens, char text[DAMPING_WORDS]) {
+void damping_tell(const damping *d, int n, double n_tokens, const char *of, char text[DAMPING_WORDS]) {
     char dead[64] = "", few[96] = "";
     text[0] = 0;
-    if (d->n_dead) snprintf(dead, sizeof dead, "; %d of %d neurons are dead", d->n_dead, n);
-    if (d->few_tokens) snprintf(few, sizeof few, "; %.0f tokens are few for %d neurons: give more text", n_tokens, n);
+    if (d->n_dead) snprintf(dead, sizeof dead, "; %d of %d %s are dead", d->n_dead, n, of);
+    if (d->few_tokens) snprintf(few, sizeof few, "; %.0f tokens are few for %d %s: give more text", n_tokens, n, of);
     if (d->n_dead || d->few_tokens || d->n_raised)
         snprintf(text, DAMPING_WORDS, "damped by %.3g of the median square%s%s%s", d->lambda / d->median, dead, few,
                  d->n_raised ? "; a pivot was not positive" : "");
@@ -78,7 +78,7 @@ void damping_tell(const damping *d, int n, double n_tokens, char text[DAMPING_WO
 void damping_report_layer(damping_report *r, int layer, const damping *d, int n, double n_tokens) {
     char words[DAMPING_WORDS];
     if (!r) return;
-    damping_tell(d, n, n_tokens, words);
+    damping_tell(d, n, n_tokens, *r->what ? "inputs" : "neurons", words);
     if (strcmp(words, r->words) || layer != r->last + 1) {
         damping_report_end(r);
         r->first = layer;

@@ -32,13 +32,13 @@ int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const 
 
 enum { DAMPING_WORDS = 240 };
 /* "damped by 0.17 of the median square; 1200 tokens are few for 4096 neurons: give more text" and similar; "" when
- * there is nothing to tell. */
-void damping_tell(const damping *d, int n, double n_tokens, char text[DAMPING_WORDS]);
+ * there is nothing to tell.  of: "neurons", or "inputs". */
+void damping_tell(const damping *d, int n, double n_tokens, const char *of, char text[DAMPING_WORDS]);
 
 /* What is told of the layers.  Neighbours of which the same is told share a line: "layers 0 to 7: damped by ..". */
 typedef struct damping_report {
     void (*tell)(const char *text);
-    const char *what;          // "", or ", heads"
+    const char *what;          // "": of down; ", heads": of the attention's output, whose inputs are no neurons
     char words[DAMPING_WORDS]; // of the layers first to last; "": nothing
     int first, last;
 } damping_report;

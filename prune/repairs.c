@@ -160,8 +160,12 @@ static int repair_all(repairs *r, const repairs_task *t, dw_err *err) {
 }
 
 static int repair_heads(repairs *r, const repairs_task *t, dw_err *err) {
+    if (t->report) t->report->what = ", heads";
     for (int l = 0; l < r->n_layer; l++)
         if (is_o_needed(t, l) && repair_o(r, t, l, err)) return -1;
+    if (!t->report) return 0;
+    damping_report_end(t->report);
+    t->report->what = "";
     return 0;
 }
 

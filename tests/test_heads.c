@@ -241,6 +241,18 @@ static double error_without(const problem *p, const bool *kv, double *v_new) {
     return solve(p, stays, v_new);
 }
 
+/* What is told of a matrix o says so. */
+static void few_tokens(void) {
+    const char *model = model_of("qwen2"), *few = test_file("few.h5");
+    CHECK(!test_run("deadwood-collect -m %s -f %s -c %d --windows 1 --gram down+o -o %s -q && deadwood-cut -m %s -p %s "
+                    "-o %s --repair lsq -s %s",
+                    model, text_file(), N_CTX, few, model, write_heads("qwen2", "0,2-3", true), test_file("few.gguf"),
+                    few) &&
+              strstr(test_run_output(), "layers 0 to 3, heads: damped by") &&
+              strstr(test_run_output(), "64 tokens are few for 64 inputs: give more text"),
+          "%s", test_run_output());
+}
+
 /* Half of the KV heads go, one after the other; each time none other would have cost less.  And o is the solution. */
 static void least_errors(void) {
     static const char *const names[] = {"llama", "qwen2", "qwen3"};
@@ -537,6 +549,7 @@ static const test_case cases[] = {
      computes_without},
     {"cutting heads twice equals cutting them at once", one_after_the_other},
     {"the heads that go have the least error, and the repaired o is the least-squares solution", least_errors},
+    {"the damping of o is told as that of heads", few_tokens},
     {"as many KV heads go as wanted, in every layer or all together, and sizes know it", counts},
     {"heads that rounding adds are told, and the plan says what chose them", rounded},
     {"columns of o in blocks are copied where they are whole ones, and refused otherwise", whole_blocks},

@@ -656,10 +656,15 @@ static void reported_together(void) {
     damping_report_layer(&r, 2, &good, 8, 400);
     damping_report_layer(&r, 3, &few, 8, 5);
     damping_report_end(&r);
+    r.what = ", heads";
+    damping_report_layer(&r, 4, &few, 8, 6);
+    damping_report_end(&r);
     CHECK(!strcmp(told_lines, "layers 0 to 1: damped by 0.5 of the median square; 4 tokens are few for 8 neurons: give "
                               "more text\n"
                               "layer 3: damped by 0.5 of the median square; 5 tokens are few for 8 neurons: give more "
-                              "text\n"),
+                              "text\n"
+                              "layer 4, heads: damped by 0.5 of the median square; 6 tokens are few for 8 inputs: give "
+                              "more text\n"),
           "%s", told_lines);
 }
 
@@ -673,7 +678,7 @@ static void few_tokens(void) {
     REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
     CHECK(o.damping.few_tokens && fabs(o.damping.lambda / o.damping.median - 0.01 * 5 * N / T) < 1e-12, "damped by %g",
           o.damping.lambda / o.damping.median);
-    damping_tell(&o.damping, N, T, told);
+    damping_tell(&o.damping, N, T, "neurons", told);
     CHECK(strstr(told, "20 tokens are few for 80 neurons"), "%s", told);
     CHECK(finite_order(&o));
     obs_order_release(&o);
@@ -695,7 +700,7 @@ static void dead_neurons(void) {
     CHECK(o.group[0] == 5 && o.group[1] == 40 && o.error[1] == 0, "the first are %d and %d, error %g", o.group[0],
           o.group[1], o.error[1]);
     CHECK(o.damping.n_dead == 2 && finite_order(&o));
-    damping_tell(&o.damping, N, l.n_tokens, told);
+    damping_tell(&o.damping, N, l.n_tokens, "neurons", told);
     CHECK(strstr(told, "2 of 64 neurons are dead"), "%s", told);
     const int n_keep = kept_after(&o, N, 30, keep) - 1;
     keep[n_keep] = 40; // a dead one that stays keeps its column
@@ -783,7 +788,7 @@ static void raised_damping(void) {
     l.sum[kit_gram_row(N, 3) + 20] = 1.02 * sqrt(a * b);
     REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
     CHECK(o.damping.n_raised > 0 && finite_order(&o));
-    damping_tell(&o.damping, N, l.n_tokens, told);
+    damping_tell(&o.damping, N, l.n_tokens, "neurons", told);
     CHECK(strstr(told, "a pivot was not positive"), "%s", told);
     obs_order_release(&o);
     free_layer(&l);
