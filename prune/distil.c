@@ -312,7 +312,7 @@ void distil_take_best(distil *d) {
 
 /* ---- checkpoints ----------------------------------------------------------------------------------------------- */
 
-static const char magic[16] = "deadwood heal 2\n";
+static const char magic[16] = "deadwood heal 3\n", magic_2[16] = "deadwood heal 2\n";
 
 typedef struct head {
     char magic[16];
@@ -322,8 +322,9 @@ typedef struct head {
     uint64_t n_measured, best_step;
     double best;
     uint64_t n_worse;
+    double reserve; // not in version 2
 } head;
-_Static_assert(sizeof(head) == 120, "the head has no gaps");
+_Static_assert(sizeof(head) == 128, "the head has no gaps");
 
 static head head_of(const distil *d, const uint8_t identity[32]) {
     const schedule *p = &d->plan;
@@ -335,7 +336,8 @@ static head head_of(const distil *d, const uint8_t identity[32]) {
               .n_measured = (uint64_t)p->n_measured,
               .best_step = p->best_step,
               .best = p->best,
-              .n_worse = (uint64_t)p->n_worse};
+              .n_worse = (uint64_t)p->n_worse,
+              .reserve = p->reserve};
     memcpy(h.magic, magic, sizeof h.magic);
     memcpy(h.identity, identity, sizeof h.identity);
     return h;
@@ -350,11 +352,13 @@ static void take_head(distil *d, const head *h) {
     p->best_step = h->best_step;
     p->best = h->best;
     p->n_worse = (int)h->n_worse;
+    p->reserve = fmax(p->reserve, h->reserve);
     d->first_held_out = h->first_held_out;
 }
 
 static bool is_plausible(const head *h) {
-    const bool times = h->seconds >= 0 && isfinite(h->seconds) && h->longest >= 0 && isfinite(h->longest);
+    const bool times = h->seconds >= 0 && isfinite(h->seconds) && h->longest >= 0 && isfinite(h->longest) &&
+                       h->reserve >= 0 && isfinite(h->reserve);
     const bool losses = isfinite(h->first_held_out) && isfinite(h->best);
     return times && losses && h->best_step <= h->n_steps && h->n_measured <= SCHEDULE_PARTS &&
            h->n_worse <= SCHEDULE_PARTS;
@@ -389,20 +393,29 @@ int distil_save(const distil *d, const char *path, const uint8_t identity[32], d
     return rc;
 }
 
+/* Reads the head and returns its bytes; 0: the file begins with none. */
+static size_t read_head(const dw_map *m, head *h) {
+    const bool is_2 = m->size >= sizeof magic_2 && !memcmp(m->data, magic_2, sizeof magic_2);
+    const size_t n = is_2 ? offsetof(head, reserve) : sizeof *h;
+    *h = (head){.reserve = 0};
+    if (m->size < n + 32 || (!is_2 && memcmp(m->data, magic, sizeof magic))) return 0;
+    memcpy(h, m->data, n);
+    return n;
+}
+
 /* Whole, and of this run? */
 static int check_file(const distil *d, const dw_map *m, const char *path, const uint8_t identity[32], dw_err *err) {
     head h;
     uint8_t digest[32];
     dw_sha256 hash;
-    if (m->size < sizeof h + 32 || memcmp(m->data, magic, sizeof magic))
-        return dw_fail(err, "'%s' is not a checkpoint of heal, or is damaged; remove it to begin again", path);
-    memcpy(&h, m->data, sizeof h);
+    const size_t n_head = read_head(m, &h);
+    if (!n_head) return dw_fail(err, "'%s' is not a checkpoint of heal, or is damaged; remove it to begin again", path);
     if (memcmp(h.identity, identity, 32)) return tool_other_run(path, err);
     dw_sha256_begin(&hash);
     dw_sha256_add(&hash, m->data, m->size - 32);
     dw_sha256_end(&hash, digest);
     const size_t n_arrays = has_best(d, &h) ? 4 : 3;
-    if (h.n_values != d->p.n_values || m->size != sizeof h + n_arrays * d->p.n_values * sizeof(float) + 32 ||
+    if (h.n_values != d->p.n_values || m->size != n_head + n_arrays * d->p.n_values * sizeof(float) + 32 ||
         !is_plausible(&h) || memcmp(digest, m->data + m->size - 32, 32))
         return dw_fail(err, "'%s' is damaged; remove it to begin again", path);
     return 0;
@@ -417,11 +430,11 @@ int distil_load(distil *d, const char *path, const uint8_t identity[32], dw_err 
     const bool is_empty = !m.size; // a killed run had the path, and no checkpoint
     const int rc = is_empty ? 0 : check_file(d, &m, path, identity, err);
     if (!rc && !is_empty) {
-        memcpy(&h, m.data, sizeof h);
-        memcpy(d->p.value, m.data + sizeof h, bytes);
-        memcpy(d->p.mean, m.data + sizeof h + bytes, bytes);
-        memcpy(d->p.square, m.data + sizeof h + 2 * bytes, bytes);
-        if (has_best(d, &h)) memcpy(d->best, m.data + sizeof h + 3 * bytes, bytes);
+        const uint8_t *values = m.data + read_head(&m, &h);
+        memcpy(d->p.value, values, bytes);
+        memcpy(d->p.mean, values + bytes, bytes);
+        memcpy(d->p.square, values + 2 * bytes, bytes);
+        if (has_best(d, &h)) memcpy(d->best, values + 3 * bytes, bytes);
         take_head(d, &h);
         dw_parameters_derive(&d->p, d->o.pool);
     }

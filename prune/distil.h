@@ -24,9 +24,10 @@
  * and stays.  Results do not depend on the number of threads.
  *
  * Checkpoint, little endian:
- *   16 bytes "deadwood heal 2\n"; 32 bytes identity: a hash of all that decides the result
+ *   16 bytes "deadwood heal 3\n"; 32 bytes identity: a hash of all that decides the result
  *   u64 steps done; u64 n values; f64 seconds so far; f64 longest step; f64 held-out loss at the beginning
  *   u64 measurements done; u64 step of the lowest one (0: none); f64 its loss; u64 measurements since
+ *   f64 seconds that the last measurement and the file need; files of "deadwood heal 2\n", which are read, too, lack it
  *   f32 value[n], mean[n], square[n]: parameters and AdamW's moments; f32 best[n] if the lowest one is kept and exists
  *   32 bytes SHA-256 of everything before */
 #ifndef PRUNE_DISTIL_H

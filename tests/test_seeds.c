@@ -10,7 +10,14 @@
 
 enum { HEAD_AT = 64, HASH_AT = 24, N_CTX_AT = 64 + 96, BACKEND_AT = 64 + 64 }; // of gram.h
 enum { KIND_AT = 64 + 112 + 208 + 16 + 4 }; // of the second matrix of gram-gradient.gram
-enum { SECONDS_AT = 64, HELD_OUT_AT = 80, BEST_STEP_AT = 96, BEST_AT = 104, N_VALUES = 5 }; // of distil.h
+enum {
+    SECONDS_AT = 64,
+    HELD_OUT_AT = 80,
+    BEST_STEP_AT = 96,
+    BEST_AT = 104,
+    RESERVE_AT = 120,
+    N_VALUES = 5
+}; // of distil.h
 
 static void put_hash(const uint8_t *data, size_t n, uint8_t *to) {
     dw_sha256 h;
@@ -95,21 +102,40 @@ static int load(const char *path, distil *d, dw_err *err) {
     return distil_load(d, path, identity, err);
 }
 
-static void checkpoint_is_read(void) {
+static void read_checkpoint(const char *path, double reserve) {
     dw_err err;
     distil d;
-    CHECK(load("tests/seeds/heal-sample.checkpoint", &d, &err) == 1, "%s", err.text);
+    CHECK(load(path, &d, &err) == 1, "%s", err.text);
     const schedule *p = &d.plan;
+    CHECK(p->reserve == reserve, "%g s are reserved", p->reserve);
     CHECK(p->steps == 7 && p->seconds == 12.5 && p->longest == 1.5 && d.first_held_out == 3.25);
     CHECK(p->n_measured == 6 && p->best_step == 5 && p->best == 2.75 && p->n_worse == 1);
     CHECK(d.p.value[1] == -0.2f && d.p.mean[4] == 1e-3f && d.p.square[0] == 1e-6f && d.best[2] == -0.5f);
+}
+
+/* Version 2 does not say what the last measurement needs. */
+static void checkpoint_is_read(void) {
+    read_checkpoint("tests/seeds/heal-sample.checkpoint", 0);
+    read_checkpoint("tests/seeds/heal-3-sample.checkpoint", 4.25);
+}
+
+/* The new checkpoint holds all that an old one did, and the reserve. */
+static void checkpoint_is_written(void) {
+    static const uint8_t identity[32];
+    dw_err err;
+    distil d;
+    REQUIRE(load("tests/seeds/heal-sample.checkpoint", &d, &err) == 1, "%s", err.text);
+    d.plan.reserve = 4.25;
+    CHECK(!distil_save(&d, test_file("new.checkpoint"), identity, &err), "%s", err.text);
+    CHECK(!test_run("cmp %s tests/seeds/heal-3-sample.checkpoint", test_file("new.checkpoint")), "%s",
+          test_run_output());
 }
 
 static void refuse_checkpoint(size_t at, double number) {
     size_t n;
     dw_err err;
     distil d;
-    uint8_t *bytes = seed("tests/seeds/heal-sample.checkpoint", &n);
+    uint8_t *bytes = seed("tests/seeds/heal-3-sample.checkpoint", &n);
     memcpy(bytes + at, &number, sizeof number);
     put_hash(bytes, n - 32, bytes + n - 32);
     CHECK(load(written(bytes, n), &d, &err) == -1 && strstr(err.text, "is damaged") && !d.plan.steps,
@@ -123,6 +149,8 @@ static void checkpoint_without_sense(void) {
     refuse_checkpoint(SECONDS_AT, -1);
     refuse_checkpoint(HELD_OUT_AT, NAN);
     refuse_checkpoint(BEST_AT, NAN);
+    refuse_checkpoint(RESERVE_AT, NAN);
+    refuse_checkpoint(RESERVE_AT, -1);
     refuse_checkpoint(BEST_STEP_AT, 1); // a step that has not been done
 }
 
@@ -174,6 +202,7 @@ static const test_case cases[] = {
     {"covariances of gradients of another writer are read", gradient_is_read},
     {"a head of Gram matrices that makes no sense is refused", gram_without_sense},
     {"a checkpoint of another writer is read", checkpoint_is_read},
+    {"a checkpoint holds what the last measurement needs", checkpoint_is_written},
     {"predictions of another writer are read", predictions_are_read},
     {"predictions that make no sense are refused", predictions_without_sense},
     {"a checkpoint whose times or losses make no sense is refused", checkpoint_without_sense},
