@@ -296,7 +296,7 @@ static json_t *json_tensors(const dw_gguf *g) {
 
 static json_t *json_lineage(const dw_gguf *g) {
     json_t *steps = json_array();
-    const dw_kv *kv = dw_gguf_find(g, "deadwood.lineage");
+    const dw_kv *kv = dw_gguf_find(g, LINEAGE_KEY);
     for (size_t i = 0; kv && kv->str && i < kv->count; i++) {
         json_t *step = dw_json_parse(kv->str[i].ptr, kv->str[i].len, DW_JSON_TREE, "lineage", NULL);
         if (step) json_array_append_new(steps, step);

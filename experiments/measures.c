@@ -16,7 +16,6 @@
 #include "kit/metrics.h"
 #include "kit/mixtures.h"
 #include "kit/tsv.h"
-#include "text/json.h"
 
 /* ---- the table -------------------------------------------------------------------------------------------- */
 
@@ -358,7 +357,9 @@ static void add_training(exp_result *r, double tokens, double minutes) {
     if (minutes > 0 && own > 0) snprintf(r->minutes_trained, sizeof r->minutes_trained, "%.4g", minutes + own);
 }
 
-static void fill_step(exp_result *r, const json_t *step) {
+/* Later steps overwrite earlier ones, so that each field tells of the last step that had it. */
+static void fill_step(void *ctx, const json_t *step) {
+    exp_result *r = ctx;
     const char *tool_name = json_string_value(json_object_get(step, "tool")),
                *parent = json_string_value(json_object_get(step, "parent"));
     const json_t *args = json_object_get(step, "args"), *facts = json_object_get(step, "facts");
@@ -436,18 +437,6 @@ static void fill_types(exp_result *r, const dw_gguf *g) {
     if (n && (!*r->type || !strcmp(r->type, "keep"))) snprintf(r->type, sizeof r->type, "%s", of[0].name);
 }
 
-/* Later steps overwrite earlier ones, so that each field tells of the last step that had it. */
-static int fill_lineage(exp_result *r, const dw_gguf *g, dw_err *err) {
-    const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
-    for (size_t i = 0; steps && steps->str && i < steps->count; i++) {
-        json_t *step = dw_json_parse(steps->str[i].ptr, steps->str[i].len, DW_JSON_TREE, "deadwood.lineage", err);
-        if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
-        fill_step(r, step);
-        json_decref(step);
-    }
-    return 0;
-}
-
 /* What the transposed copies and predictors of a gated file take of its bytes. */
 static void fill_gate(exp_result *r, const dw_model *m) {
     double down_t = 0, predictors = 0;
@@ -474,7 +463,7 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
     if (dw_gguf_f32(g, "deadwood.nominal_bits", &nominal, NULL) == 1)
         snprintf(r->nominal_bits, sizeof r->nominal_bits, "%.4g", (double)nominal);
     fill_gate(r, m);
-    if (fill_lineage(r, g, err)) return -1;
+    if (lineage_steps(g, fill_step, r, err)) return -1;
     fill_types(r, g);
     return 0;
 }

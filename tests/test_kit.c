@@ -749,6 +749,8 @@ static void bad_lineage(void) {
         CHECK(lineage_check(g, &err) == (odd ? 0 : -1) && (odd || strstr(err.text, "bad.gguf")), "%s: %s", bad[i],
               err.text);
         CHECK(odd ? commands && !err.text[0] : !commands && err.text[0], "%s: %s", bad[i], err.text);
+        bool unnamed;
+        CHECK(lineage_learnt_unnamed(g, &unnamed, &err) == (odd ? 0 : -1), "%s", bad[i]);
         CHECK(lineage_inputs(g, note_input, &in, &err) == (odd ? 0 : -1) && !in.n, "%s", bad[i]);
         CHECK(!lineage_leak(g, zeros, (int32_t[64]){0}, 64, &err));
         free(commands);

@@ -66,17 +66,28 @@ static json_t *parse_step(const dw_kv *steps, size_t i, dw_err *err) {
     return parse_text(steps->str[i].ptr, steps->str[i].len, i, err);
 }
 
-int lineage_check(const dw_gguf *g, dw_err *err) {
+int lineage_steps(const dw_gguf *g, void (*fn)(void *ctx, const struct json_t *step), void *ctx, dw_err *err) {
     const dw_kv *steps;
     const int found = find_steps(g, &steps, err);
-    if (found > 0 && steps->count == MAX_STEPS)
-        return dw_fail(err, "'%s': %s has %d steps, and no file can have more", dw_gguf_path(g), key, MAX_STEPS);
     for (size_t i = 0; found > 0 && i < steps->count; i++) {
         json_t *step = parse_step(steps, i, err);
         if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
+        fn(ctx, step);
         json_decref(step);
     }
     return found < 0 ? -1 : 0;
+}
+
+static void count_step(void *ctx, const json_t *step) {
+    (void)step;
+    ++*(size_t *)ctx;
+}
+
+int lineage_check(const dw_gguf *g, dw_err *err) {
+    size_t n = 0;
+    if (lineage_steps(g, count_step, &n, err)) return -1;
+    if (n < MAX_STEPS) return 0;
+    return dw_fail(err, "'%s': %s has %d steps, and no file can have more", dw_gguf_path(g), key, MAX_STEPS);
 }
 
 static const char *text_of(const json_t *object, const char *name) {

@@ -88,6 +88,9 @@ int lineage_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err);
  * Texts of the file sha256, from which the ids come, are left out. */
 long lineage_shared_run(const struct kit_stats_text *text, size_t n_text, const char sha256[65], const int32_t *ids,
                         size_t n, size_t *which, dw_err *err);
+/* Calls fn for every step, oldest first.  A step is a JSON object of jansson, which has tool and args. */
+struct json_t;
+int lineage_steps(const dw_gguf *g, void (*fn)(void *ctx, const struct json_t *step), void *ctx, dw_err *err);
 /* Calls fn for every input and every calibration text of every step. */
 int lineage_inputs(const dw_gguf *g, void (*fn)(void *ctx, const char *tool_name, const char *name, const char *sha256),
                    void *ctx, dw_err *err);

@@ -1,7 +1,6 @@
 /* lineage_unnamed.c - whether a model learnt from data that its lineage does not name. */
 #include "kit/lineage.h"
 #include "kit/metrics.h"
-#include "text/json.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -41,18 +40,20 @@ static bool names_its_data(const json_t *step) {
     return json_array_size(texts) > 0 || !step_learns(step);
 }
 
+typedef struct findings {
+    bool unnamed, weighed; // weighed: requant had importances whose texts it names
+} findings;
+
+static void look_at(void *ctx, const json_t *step) {
+    findings *f = ctx;
+    const char *name = json_string_value(json_object_get(step, "tool"));
+    f->weighed |= name && !strcmp(name, "requant") && has_option(json_object_get(step, "args"), "--stats");
+    f->unnamed |= !names_its_data(step) || json_object_get(json_object_get(step, "facts"), "unnamed_data");
+}
+
 int lineage_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err) {
-    const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
-    bool weighed = false;
-    *unnamed = false;
-    for (size_t i = 0; steps && steps->str && i < steps->count; i++) {
-        json_t *step = dw_json_parse(steps->str[i].ptr, steps->str[i].len, DW_JSON_TREE, "deadwood.lineage", err);
-        if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
-        const char *name = json_string_value(json_object_get(step, "tool"));
-        weighed |= name && !strcmp(name, "requant") && has_option(json_object_get(step, "args"), "--stats");
-        *unnamed |= !names_its_data(step) || json_object_get(json_object_get(step, "facts"), "unnamed_data");
-        json_decref(step);
-    }
-    *unnamed |= dw_gguf_find(g, "quantize.imatrix.file") && !weighed;
-    return 0;
+    findings f = {false, false};
+    const int rc = lineage_steps(g, look_at, &f, err);
+    *unnamed = f.unnamed || (dw_gguf_find(g, "quantize.imatrix.file") && !f.weighed);
+    return rc;
 }
