@@ -437,6 +437,8 @@ static void structure(void) {
         REQUIRE(write_file(&s, test_file("c.h5")));
         h5_change(test_file("c.h5"), magic, changes[i].change);
         check_read_fails(test_file("c.h5"), changes[i].words, changes[i].what);
+        kit_stats opened; // shapes are checked before a layer is read
+        CHECK(kit_stats_open(&opened, test_file("c.h5"), NULL) == -1, "%s", changes[i].what);
     }
     dw_err err = {0};
     REQUIRE(write_file(&s, test_file("c.h5")));

@@ -756,17 +756,24 @@ static kit_h5_type type_of(kind k) {
                                        : KIT_H5_U64;
 }
 
-/* Reads the values of an item into its array. */
-static int read_item(kit_h5_in *r, const item *it, uint64_t n_tokens) {
-    kit_h5_set set;
+/* 1: the item is there, with its shape; 0: it is not, and need not be; -1: an error. */
+static int find_item(const kit_h5_in *r, const item *it, kit_h5_set *set) {
     bool is_there = true;
     if (it->optional && kit_h5_has(r, it->path, &is_there)) return -1;
     if (!is_there) return 0;
-    if (kit_h5_find(r, it->path, type_of(it->kind), &set)) return -1;
-    if (set.dims[0] != it->rows || set.dims[1] != it->cols)
-        return dw_fail(r->err, "'%s' has %zu x %zu values, expected %zu x %zu", it->path, set.dims[0],
-                       set.dims[1] ? set.dims[1] : 1, it->rows, it->cols ? it->cols : 1);
-    if (set.is_packed && !it->packed) return dw_fail(r->err, "'%s' is packed; only histograms may be", it->path);
+    if (kit_h5_find(r, it->path, type_of(it->kind), set)) return -1;
+    if (set->dims[0] != it->rows || set->dims[1] != it->cols)
+        return dw_fail(r->err, "'%s' has %zu x %zu values, expected %zu x %zu", it->path, set->dims[0],
+                       set->dims[1] ? set->dims[1] : 1, it->rows, it->cols ? it->cols : 1);
+    if (set->is_packed && !it->packed) return dw_fail(r->err, "'%s' is packed; only histograms may be", it->path);
+    return 1;
+}
+
+/* Reads the values of an item into its array. */
+static int read_item(kit_h5_in *r, const item *it, uint64_t n_tokens) {
+    kit_h5_set set;
+    const int found = find_item(r, it, &set);
+    if (found <= 0) return found;
     if (kit_h5_whole(r, &set, *(void **)it->array_pointer)) return -1;
     const char *fault = value_fault(it, n_values(it), n_tokens);
     return fault ? dw_fail(r->err, "'%s' holds %s", it->path, fault) : 0;
@@ -858,7 +865,16 @@ static int read_layer(kit_h5_in *r, const kit_stats *s, int l, part p) {
     return 0;
 }
 
-/* What is read with the header: texts, output, and the small items of all layers. */
+static int check_large(const kit_h5_in *r, const kit_stats *s, int l) {
+    item list[MAX_ITEMS];
+    kit_h5_set set;
+    const size_t n = layer_items(s, l, list);
+    for (size_t i = 0; i < n; i++)
+        if (is_in(LARGE, &list[i]) && find_item(r, &list[i], &set) < 0) return -1;
+    return 0;
+}
+
+/* What is read with the header: texts, output, and the small items of all layers; of the large ones the shapes. */
 static int read_small(kit_h5_in *r, kit_stats *s, const int32_t *row) {
     const item output = output_item(s);
     if (kit_h5_texts(r, s->text, s->n_text)) return -1;
@@ -866,7 +882,7 @@ static int read_small(kit_h5_in *r, kit_stats *s, const int32_t *row) {
     if (read_item(r, &output, kit_stats_n_tokens(s))) return -1;
     add_rows(s->output_square, s->text_output_square, s->n_row, (size_t)s->n_embd);
     for (int l = 0; l < s->n_layer; l++) {
-        if (read_layer(r, s, l, SMALL)) return -1;
+        if (read_layer(r, s, l, SMALL) || check_large(r, s, l)) return -1;
         total_small(s, l);
     }
     return check_row_counts(r, s);
