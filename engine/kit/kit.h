@@ -10,9 +10,10 @@
  *   content        what a file holds, told by its first bytes
  *   mixtures       types that llama.cpp's quantizer gives to tensors
  *   sizes          tensors and bytes of a new model, by type    weights    importances of input columns
- *   gram           Gram matrices of matrix inputs (stats.h5.gram) blas       OpenBLAS on one thread
  * Not included below, because few programs use them:
+ *   gram           Gram matrices of matrix inputs (stats.h5.gram) blas       OpenBLAS on one thread
  *   h5             HDF5 files of this project                     traces     training data of predictors (traces.h5)
+ *   disk           room for what will be written                  memory     room for copies of a model
  *   tensor_stream  writes tensors while others are computed
  *
  * Programs of different rooms exchange only files.  The readers and writers of these files are here, so each layout is
