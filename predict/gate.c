@@ -16,6 +16,7 @@
 #include "model/model.h"
 #include "predict/down_t.h"
 #include "predict/fixed.h"
+#include "predict/parts.h"
 #include "predict/rules.h"
 
 #include <stdatomic.h>
@@ -204,38 +205,17 @@ static void gating_release(gating *g) {
     predict_fixed_release(&g->fixed);
 }
 
-/* Tensors of a control's layer: A, a and B are zeros, b is the choice. */
-enum { N_PARTS = 4 };
-
-typedef struct part {
-    char name[64];
-    const dw_qtype_row *type;
-    int n_dims;
-    size_t ne[2];
-    const float *data; // NULL: zeros
-} part;
-
-static void parts_of(const inputs *in, const gating *g, int l, part parts[N_PARTS]) {
-    const dw_qtype_row *f16 = dw_qtype_get(DW_F16), *f32 = dw_qtype_get(DW_F32);
-    const size_t n_embd = (size_t)dw_model_hparams(in->model)->n_embd, n_groups = (size_t)g->fixed.n_groups[l];
-    parts[0] = (part){"a.weight", f16, 2, {n_embd, 1}, NULL};
-    parts[1] = (part){"a.bias", f32, 1, {1, 1}, NULL};
-    parts[2] = (part){"b.weight", f16, 2, {1, n_groups}, NULL};
-    parts[3] = (part){"b.bias", f32, 1, {n_groups, 1}, g->fixed.bias[l]};
-    for (part *p = parts; p < parts + N_PARTS; p++) {
-        char ending[16];
-        snprintf(ending, sizeof ending, "%s", p->name);
-        snprintf(p->name, sizeof p->name, "blk.%d.ffn_pred_%s", l, ending);
-    }
+/* Tensors of a control's layer: A, a and B are zeros (data NULL), b is the choice. */
+static void parts_of(const inputs *in, const gating *g, int l, predict_part parts[PREDICT_N_PARTS]) {
+    predict_parts_of(l, (size_t)dw_model_hparams(in->model)->n_embd, 1, (size_t)g->fixed.n_groups[l], parts);
+    parts[3].data = g->fixed.bias[l];
 }
 
-static size_t part_bytes(const part *p) { return dw_qtype_row_bytes(p->type, p->ne[0]) * p->ne[1]; }
-
 static double fixed_bytes(const inputs *in, const gating *g, int l) {
-    part parts[N_PARTS];
+    predict_part parts[PREDICT_N_PARTS];
     double n = 0;
     parts_of(in, g, l, parts);
-    for (int i = 0; i < N_PARTS; i++) n += (double)part_bytes(&parts[i]);
+    for (int i = 0; i < PREDICT_N_PARTS; i++) n += (double)predict_part_bytes(&parts[i]);
     return n;
 }
 
@@ -313,9 +293,10 @@ static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
 
 static void declare_fixed(const inputs *in, const gating *g, dw_gguf_writer *w) {
     for (int l = 0; g->fixed.bias && l < g->n_layer; l++) {
-        part parts[N_PARTS];
+        predict_part parts[PREDICT_N_PARTS];
         parts_of(in, g, l, parts);
-        for (const part *p = parts; p < parts + N_PARTS; p++) dw_gguf_add_tensor(w, p->name, p->type, p->n_dims, p->ne);
+        for (const predict_part *p = parts; p < parts + PREDICT_N_PARTS; p++)
+            dw_gguf_add_tensor(w, p->name, p->type, p->n_dims, p->ne);
     }
 }
 
@@ -338,7 +319,7 @@ static int declare(const inputs *in, const gating *g, dw_gguf_writer *w, dw_err 
 }
 
 static void make_part(void *part_pointer, const kit_piece *piece) {
-    const part *p = part_pointer;
+    const predict_part *p = part_pointer;
     const size_t row_bytes = dw_qtype_row_bytes(p->type, p->ne[0]);
     if (p->data)
         memcpy(piece->out, (const uint8_t *)p->data + piece->first * row_bytes, piece->n * row_bytes);
@@ -347,9 +328,9 @@ static void make_part(void *part_pointer, const kit_piece *piece) {
 }
 
 static int write_fixed(const inputs *in, const gating *g, int l, kit_stream *s, dw_err *err) {
-    part parts[N_PARTS];
+    predict_part parts[PREDICT_N_PARTS];
     parts_of(in, g, l, parts);
-    for (part *p = parts; p < parts + N_PARTS; p++) {
+    for (predict_part *p = parts; p < parts + PREDICT_N_PARTS; p++) {
         const kit_rows r = {
             .n_rows = p->ne[1], .row_bytes = dw_qtype_row_bytes(p->type, p->ne[0]), .make = make_part, .ctx = p};
         if (kit_stream_tensor(s, &r, err)) return -1;
@@ -390,16 +371,16 @@ static int compare_tensor(const dw_tensor *t, const dw_tensor *written, kit_stre
 }
 
 static bool is_fixed_as_planned(const inputs *in, const gating *g, int l, const dw_gguf *written) {
-    part parts[N_PARTS];
+    predict_part parts[PREDICT_N_PARTS];
     parts_of(in, g, l, parts);
     const dw_tensor *b = dw_gguf_find_tensor(written, parts[3].name);
     for (int i = 0; i < 3; i++) {
         const dw_tensor *t = dw_gguf_find_tensor(written, parts[i].name);
         for (size_t k = 0; t && k < t->n_bytes; k++)
             if (t->data[k]) return false;
-        if (!t || t->n_bytes != part_bytes(&parts[i])) return false;
+        if (!t || t->n_bytes != predict_part_bytes(&parts[i])) return false;
     }
-    return b && b->n_bytes == part_bytes(&parts[3]) && !memcmp(b->data, parts[3].data, b->n_bytes);
+    return b && b->n_bytes == predict_part_bytes(&parts[3]) && !memcmp(b->data, parts[3].data, b->n_bytes);
 }
 
 /* What the engine will see of the gate. */
@@ -500,10 +481,11 @@ static int print_sizes(const inputs *in, const gating *g, dw_err *err) {
         const predict_down_t *t = &g->down_t[l];
         kit_sizes_add(&sizes, t->type->name, "transposed", (double)t->n_ff * (double)t->n_embd,
                       (double)predict_down_t_bytes(t));
-        part parts[N_PARTS];
+        predict_part parts[PREDICT_N_PARTS];
         if (g->fixed.bias) parts_of(in, g, l, parts);
-        for (const part *p = parts; g->fixed.bias && p < parts + N_PARTS; p++)
-            kit_sizes_add(&sizes, p->type->name, "choice", (double)(p->ne[0] * p->ne[1]), (double)part_bytes(p));
+        for (const predict_part *p = parts; g->fixed.bias && p < parts + PREDICT_N_PARTS; p++)
+            kit_sizes_add(&sizes, p->type->name, "choice", (double)(p->ne[0] * p->ne[1]),
+                          (double)predict_part_bytes(p));
     }
     char *text = kit_sizes_table(&sizes, err);
     if (text) fputs(text, stdout);

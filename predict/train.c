@@ -14,6 +14,7 @@
 #include "kit/talk.h"
 #include "model/model.h"
 #include "predict/journal.h"
+#include "predict/parts.h"
 #include "predict/predict.h"
 #include "predict/report.h"
 
@@ -420,41 +421,16 @@ static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     return rc;
 }
 
-enum { N_PARTS = 4 };
-
-typedef struct part { // a tensor of a predictor
-    const char *name;
-    const dw_qtype_row *type;
-    int n_dims;
-    size_t ne[2];
-    const void *data;
-} part;
-
 /* The tensors of a layer's predictor.  v NULL: without data. */
-static void parts_of(const run *r, int l, const record_view *v, part parts[N_PARTS]) {
-    const dw_qtype_row *f16 = dw_qtype_get(DW_F16), *f32 = dw_qtype_get(DW_F32);
-    const size_t n_in = (size_t)r->t.n_embd, rank = (size_t)r->rank, n_groups = (size_t)r->t.layer[l].n_groups;
-    parts[0] = (part){"a.weight", f16, 2, {n_in, rank}, v ? v->a : NULL};
-    parts[1] = (part){"a.bias", f32, 1, {rank, 1}, v ? v->a_bias : NULL};
-    parts[2] = (part){"b.weight", f16, 2, {rank, n_groups}, v ? v->b : NULL};
-    parts[3] = (part){"b.bias", f32, 1, {n_groups, 1}, v ? v->b_bias : NULL};
-}
-
-static size_t part_bytes(const part *p) { return dw_qtype_row_bytes(p->type, p->ne[0]) * p->ne[1]; }
-
-typedef struct part_name {
-    char text[64];
-} part_name;
-
-static part_name name_of(int l, const part *p) {
-    part_name name;
-    snprintf(name.text, sizeof name.text, "blk.%d.ffn_pred_%s", l, p->name);
-    return name;
+static void parts_of(const run *r, int l, const record_view *v, predict_part parts[PREDICT_N_PARTS]) {
+    predict_parts_of(l, (size_t)r->t.n_embd, (size_t)r->rank, (size_t)r->t.layer[l].n_groups, parts);
+    const void *const data[] = {v ? v->a : NULL, v ? v->a_bias : NULL, v ? v->b : NULL, v ? v->b_bias : NULL};
+    for (int i = 0; i < PREDICT_N_PARTS; i++) parts[i].data = data[i];
 }
 
 static void declare(const run *r, dw_gguf_writer *w) {
     const dw_gguf *g = dw_model_gguf(r->model);
-    part parts[N_PARTS];
+    predict_part parts[PREDICT_N_PARTS];
     dw_gguf_set_keys(w, g);
     dw_gguf_set_text(w, DW_KEY_PREDICTOR_INPUT, o.input);
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
@@ -463,32 +439,31 @@ static void declare(const run *r, dw_gguf_writer *w) {
     }
     for (size_t i = 0; i < r->n_layer; i++) {
         parts_of(r, r->layer[i], NULL, parts);
-        for (const part *p = parts; p < parts + N_PARTS; p++)
-            dw_gguf_add_tensor(w, name_of(r->layer[i], p).text, p->type, p->n_dims, p->ne);
+        for (const predict_part *p = parts; p < parts + PREDICT_N_PARTS; p++)
+            dw_gguf_add_tensor(w, p->name, p->type, p->n_dims, p->ne);
     }
 }
 
 /* Calls fn for each tensor of each predictor. */
-typedef int part_fn(void *ctx, int l, const part *p, dw_err *err);
+typedef int part_fn(void *ctx, const predict_part *p, dw_err *err);
 
 static int each_part(run *r, part_fn *fn, void *ctx, dw_err *err) {
     int rc = 0;
     for (size_t i = 0; i < r->n_layer && !rc; i++) {
-        part parts[N_PARTS];
+        predict_part parts[PREDICT_N_PARTS];
         record_view v;
         const int l = r->layer[i];
         uint8_t *bytes = read_record(r->j, r->record_of[l] - 1, &v, err);
         if (!bytes) return -1;
         parts_of(r, l, &v, parts);
-        for (const part *p = parts; p < parts + N_PARTS && !rc; p++) rc = fn(ctx, l, p, err);
+        for (const predict_part *p = parts; p < parts + PREDICT_N_PARTS && !rc; p++) rc = fn(ctx, p, err);
         free(bytes);
     }
     return rc;
 }
 
-static int write_part(void *writer, int l, const part *p, dw_err *err) {
-    (void)l;
-    return dw_gguf_write(writer, p->data, part_bytes(p), err);
+static int write_part(void *writer, const predict_part *p, dw_err *err) {
+    return dw_gguf_write(writer, p->data, predict_part_bytes(p), err);
 }
 
 static int write_data(run *r, dw_gguf_writer *w, dw_err *err) {
@@ -508,8 +483,8 @@ static int compare_bytes(const dw_gguf *g, const char *name, const void *data, s
     return dw_fail(err, "tensor '%s' was not written as planned", name);
 }
 
-static int compare_part(void *gguf, int l, const part *p, dw_err *err) {
-    return compare_bytes(gguf, name_of(l, p).text, p->data, part_bytes(p), err);
+static int compare_part(void *gguf, const predict_part *p, dw_err *err) {
+    return compare_bytes(gguf, p->name, p->data, predict_part_bytes(p), err);
 }
 
 /* The new file before it replaces an old one: the engine opens it, and every tensor is what it should be. */
