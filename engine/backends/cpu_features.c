@@ -102,8 +102,7 @@ bool dw_level_usable(dw_level level) {
 dw_reach dw_reach_of(dw_level level, dw_qtype type, int n) {
     dw_level_usable(level); // asks the machine
     if (is_intel) return (dw_reach){.first = 2048, .second = 4096};
-    const bool is_float = dw_qtype_block(type) == 1;
-    const bool is_long = n > (is_float ? 1024 : 2048); // such a matrix is probably in no cache
+    const bool is_float = dw_qtype_block(type) == 1, is_long = n > 2048; // such a matrix is probably in no cache
     if (is_long && !is_float && level >= DW_AVX512)
         return (dw_reach){.first = 2048, .second = type == DW_Q8_0 ? 8192 : 16384};
     return (dw_reach){.first = level >= DW_AVX512 ? 768 : 0, .second = 8192, .few_sums = is_long && is_float};
