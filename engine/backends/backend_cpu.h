@@ -13,9 +13,9 @@
  *
  * Gated layers (gate_decide.h).  Few tokens: threads walk over the neurons and add the down rows of open ones to a
  * sum, and the down step adds up the sums.  There is one sum for the share of each of the pool's threads, nine tenths
- * in all, and one for each piece of the rest, so the order of additions depends on the pool's size only.  Many tokens: all gates, a
- * decision for each token, all ups; closed neurons are zeros, and down is a product with the transposed matrix
- * (ffn_gated.c).
+ * in all, and one for each piece of the rest, so the order of additions depends only on the pool's size.  Many tokens:
+ * all gates, a decision for each token, all ups; closed neurons are zeros, and down is a product with the transposed
+ * matrix (ffn_gated.c).
  *
  * Memory is laid out and functions are chosen once, when the state is opened: each thread has a dw_step of its own. */
 #ifndef DW_BACKEND_CPU_H

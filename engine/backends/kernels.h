@@ -51,7 +51,8 @@ typedef enum dw_act_form {
     DW_N_ACT_FORMS
 } dw_act_form;
 
-/* How a stream of weights is read.  What is best depends on the CPU's maker, the type and the length of rows (kernels_dot.h). */
+/* How a stream of weights is read.  What is best depends on the CPU's maker, the type and the length of rows
+ * (kernels_dot.h). */
 typedef struct dw_reach {
     int first, second; // bytes ahead of the current ones that are prefetched into the first-level cache and the second
     bool few_sums;     // 128 bytes of F16 or BF16 take a chain of four additions, not of one or two

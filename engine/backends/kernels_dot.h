@@ -125,12 +125,11 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *     Zen 4  8 KB beside 4 KB into the second level, two threads, 15 pairs of builds in turn: base in F16 1.26 (AVX2:
  *            1.22), base in Q4_0 1.04 (0.97), 7B in Q4_0 1.00 (1.10), in Q4_K 1.02.  With none base 1.01 to 1.02, 7B
  *            0.87 to 0.90.  768 bytes into the first level were measured on a Xeon only: 1.00 to 1.05.
- *            Rows of packed types with more than 2,048 values, two threads, huge pages, shares of a loop that reads the
- *            same, medians: 2 and 16 KB beside 768 bytes and 8 KB, while memory reads more than 46 GB/s, Q4_0 1.00 beside
- *            0.93 (of 18,944 values 0.89 beside 0.81), Q4_K 0.93 beside 0.89 (0.89, 0.80), Q5_1, IQ4_NL and Q5_K 0.92 to
- *            0.95 beside 0.87 to 0.91, Q6_K no difference (0.88, 0.85); below 38 GB/s 0.01 to 0.03 more.  Q8_0 with 2 and 8
- *            KB 0.84 beside 0.84 (0.74, 0.67), with 16 KB 0.81.  Shorter rows, 21 pairs of builds in turn: base in Q4_0
- *            0.97 to 0.99, mini 0.98.
+ *            Rows of packed types with more than 2,048 values, two threads, huge pages, shares of a loop that reads
+ *            the same, medians: 2 and 16 KB beside 768 bytes and 8 KB, while memory reads more than 46 GB/s, Q4_0 1.00
+ *            beside 0.93 (of 18,944 values 0.89 beside 0.81), Q4_K 0.93 beside 0.89 (0.89, 0.80), Q5_1, IQ4_NL and
+ *            Q5_K 0.92 to 0.95 beside 0.87 to 0.91, Q6_K no difference (0.88, 0.85); below 38 GB/s 0.01 to 0.03 more.
+ *            Q8_0 with 2 and 8 KB 0.84 beside 0.84 (0.74, 0.67), with 16 KB 0.81.  Mini in Q4_0 with 16 KB: 0.98.
  *     Zen 3  768 bytes into the first level beside none (AVX2): 0.98 to 1.00.  The code below then prefetches the
  *            current bytes, which costs nothing clear (Q4_0 from L3 22.0 GB/s with it, 21.6 without).
  *
@@ -141,11 +140,11 @@ enum { LONG_RUN = 32 };
 
 /* Rows of F16 and BF16 with more than 2,048 values have so few sums on AMD that the chain of their additions takes 16
  * cycles for 128 bytes, little less than memory does.  With four sums in AVX-512 it takes 4, the core runs far ahead of
- * what has arrived, and reads less.  (Zen 4, two threads, BF16 from huge pages, shares of a loop that reads the same, medians
- * while memory reads more than 46 GB/s: rows of 3,584 0.93 instead of 0.75, of 18,944 0.81 instead of 0.65, of 2,048 0.87
- * instead of 0.74; AVX2 0.91, 0.84 and 0.91 instead of 0.78, 0.80 and 0.78.  Below 38 GB/s: 0.94 to 0.96 instead of 0.90
- * to 0.94.)  From cache they read 28 instead of 54 GB/s on a thread, so shorter rows have four: base in F16, part of which
- * stays in cache, decoded at 0.97 to 1.05 with few sums in its rows of 2,048, mini at 0.90.  Not measured on Intel. */
+ * what has arrived, and reads less.  (Zen 4, two threads, BF16 from huge pages, shares of a loop that reads the same,
+ * medians while memory reads more than 46 GB/s: rows of 3,584 0.93 instead of 0.75, of 18,944 0.81 instead of 0.65, of
+ * 2,048 0.87 instead of 0.74; AVX2 0.91, 0.84 and 0.91 instead of 0.78, 0.80 and 0.78.  Below 38 GB/s: 0.94 to 0.96
+ * instead of 0.90 to 0.94.)  From cache they read 28 instead of 54 GB/s on a thread, so shorter rows have four: mini in
+ * F16 decoded at 0.90 with few.  Not measured on Intel. */
 
 typedef struct beyond {
     const uint8_t *end; // nothing is prefetched from here on
