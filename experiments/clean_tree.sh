@@ -15,9 +15,11 @@ if [ -z "${DIRTY:-}" ]; then
     fi
 fi
 
-# start_folder DIR: makes the folder.  What a command of another commit, or of other changes, left there is removed.
+# start_folder DIR: makes the folder.  What a command of another commit, or of other changes, left there is removed;
+# commits of results alone do not count.
 start_folder() {
-    state="$(git rev-parse HEAD 2>/dev/null || date +%s%N) $(git diff HEAD -- . ':!results' 2>/dev/null | cksum)"
+    state="$(git ls-tree -r HEAD 2>/dev/null | grep -v "$(printf '\t')results/" | cksum) $(git diff HEAD -- . ':!results' 2>/dev/null | cksum)"
+    git rev-parse HEAD >/dev/null 2>&1 || state=$(date +%s%N)
     [ "$state" != "$(cat "$1/commit" 2>/dev/null)" ] || return 0
     [ ! -d "$1" ] ||
         echo "results: the files in $1 were made at another commit or with other changes; they are made anew" >&2

@@ -38,7 +38,7 @@ static const opt_row rows[] = {
     {"top-k", 0, OPT_INT, 0, &o.top_k, "40", "N", "of the N likeliest tokens only; 0: all", .min = 0, .max = 1 << 24},
     {"top-p", 0, OPT_REAL, 0, &o.top_p, "0.95", "X", "of the likeliest tokens that together have probability X", .min = 0, .max = 1},
     {"min-p", 0, OPT_REAL, 0, &o.min_p, "0.05", "X", "of tokens at least X times as likely as the likeliest", .min = 0, .max = 1},
-    {"seed", 0, OPT_INT, 0, &o.seed, "1", "N", "seed of the sampler: the same seed gives the same text; of a gated model with the same --threads and --select fused", .min = 0, .max = 0x7fffffff},
+    {"seed", 0, OPT_INT, 0, &o.seed, "1", "N", "seed of the sampler: the same seed gives the same text; with a gated model only if --threads is the same and --select is not auto", .min = 0, .max = 0x7fffffff},
     {"chat", 0, OPT_FLAG, 0, &o.chat, NULL, NULL, 
      "talk in the format of the model's chat template; without -p each line of standard input is a message"},
     {"system", 0, OPT_TEXT, 0, &o.system, NULL, "TEXT", "system message of a chat"},

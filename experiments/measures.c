@@ -66,7 +66,7 @@ const exp_column exp_columns[] = {
     {"threads", AT(threads), 4, "threads that ran"},
     {"backend", AT(backend), 0, "who computed, and by which instructions"},
     {"disturbed", AT(disturbed), 0, "no, or what shows that others used the machine while speed was measured: cpu, steal, others, load"},
-    {"leak", AT(leak), 0, "no, or which calibration text in the lineage of the model, or of the base, shares tokens with this text; unknown if a step learnt from data that it does not name"},
+    {"leak", AT(leak), 0, "no, or which calibration text in the lineage of the model, or of the base, shares tokens with this text; unknown if a step learnt from data that it does not name, or the base was stored by a version that did not say"},
     {"coverage", AT(coverage), 6, "share of a gated model's FFN neurons that counted, over the tokens evaluated; with --speed-only over those decoded"},
     {"tool", AT(tool), 0, "last step of the lineage"},
     {"metric", AT(metric), 0, "that ranked the neurons; this column and those below tell what the last step that has such an option was given, or what its plan says"},

@@ -281,7 +281,6 @@ static void disk_space(void) {
           err.text);
 }
 
-/* bash reads back what was quoted, and no byte of it acts in a terminal. */
 /* Limits of a group and of the groups above it, as the kernel writes them. */
 static void memory_of_groups(void) {
     const char *root = test_file("memory");
@@ -303,6 +302,7 @@ static void memory_of_groups(void) {
     CHECK(kit_memory_of_groups(root, "5:memory:/docker/of-the-host\n") == 3030, "a path that is the host's");
 }
 
+/* bash reads back what was quoted, and no byte of it acts in a terminal. */
 static void quoted_words(void) {
     static const char *const words[] = {
         "plain", "",         "two words", "it's", "$(ls) `ls` $x \\ \"", "a\nb\t\033[2J", "\u202e \xc2\x9b'\\",

@@ -89,7 +89,7 @@ extern const dw_dot_kernel dw_dot_decoded[DW_N_LEVELS][DW_QTYPE_END];
  * dw_qtypes. */
 const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type);
 size_t dw_act_bytes(dw_act_form form, int n); // of one packed vector, padded to 64
-/* Packing DW_ACT_INT8_LANES needs level avx2 or above, DW_ACT_INT8_QUARTERS avx512. */
+/* Packing DW_ACT_INT8_LANES needs level avx2 or above, DW_ACT_INT8_QUARTERS and .._PIECES avx512. */
 void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act);
 
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */

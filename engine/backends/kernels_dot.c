@@ -2,11 +2,11 @@
  *
  * Generation reads every weight once per token, so the instructions for a row must take no longer than the memory needs
  * to deliver it.  Weights stay as the file has them.  Activations are packed once for all rows (layout: kernels_dot.h).
- * The portable kernels here define the results; kernels_dot_avx2.c, .._avx512.c, .._vbmi.c and .._q2_k.c do the same with
- * vectors.
- * A type that is in none of their lists is decoded, a record at a time, and multiplied as F32.
+ * The portable kernels here define the results; kernels_dot_avx2.c, .._avx512.c, .._vbmi.c and .._q2_k.c do the same
+ * with vectors.  A type that is in none of their lists is decoded, a record at a time, and multiplied as F32.
  *
- * A row's result depends only on the row, the activations, the level and VBMI, not on other rows or columns of the call. */
+ * A row's result depends only on the row, the activations, the level, VBMI and, in F16 and BF16, the CPU's maker
+ * (dw_reach), not on other rows or columns of the call. */
 #include "backends/kernels_dot.h"
 #include "backends/kernels_vec.h"
 

@@ -143,8 +143,9 @@ enum { LONG_RUN = 32 };
  * what has arrived, and reads less.  (Zen 4, two threads, BF16 from huge pages, shares of a loop that reads the same,
  * medians while memory reads more than 46 GB/s: rows of 3,584 0.93 instead of 0.75, of 18,944 0.81 instead of 0.65, of
  * 2,048 0.87 instead of 0.74; AVX2 0.91, 0.84 and 0.91 instead of 0.78, 0.80 and 0.78.  Below 38 GB/s: 0.94 to 0.96
- * instead of 0.90 to 0.94.)  From cache they read 28 instead of 54 GB/s on a thread, so shorter rows have four: mini in
- * F16 decoded at 0.90 with few.  Not measured on Intel. */
+ * instead of 0.90 to 0.94.)  From cache they read 28 instead of 54 GB/s on a thread, so shorter rows have four: with
+ * few, mini in F16 decoded at 0.90, and base, whose longest rows have 2,048 values, at 0.97 to 1.05.  Not measured on
+ * Intel. */
 
 typedef struct beyond {
     const uint8_t *end; // nothing is prefetched from here on

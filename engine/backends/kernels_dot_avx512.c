@@ -181,7 +181,7 @@ TARGET void dw_act_pack_pieces(const float *x, int n, piece_record *act) {
         r->block[block] = s.scale;
         for (int k = 0; k < 2; k++) {
             const int piece = 2 * block + k;
-            int8_t q[16];
+            _Alignas(16) int8_t q[16];
             r->scale[piece_lane(piece)] = s.scale / (float)(1 << 2 * (block & 3));
             if (!s.finite) continue; // a zero has inverse 0
             r->sum16[piece] = (int16_t)pack_piece(half[k], s.inverse, q);
@@ -189,6 +189,7 @@ TARGET void dw_act_pack_pieces(const float *x, int n, piece_record *act) {
         }
     }
 }
+
 // Sums of u * q over quarters first and first + 1.
 INLINE __m512i dot_two(const quarters *r, __m512i u, int first) {
     return dot_bytes(dot_bytes(_mm512_setzero_si512(), u, r->q + 64 * first), u, r->q + 64 * first + 64);

@@ -1,17 +1,17 @@
 /* kernels_dot_q2_k.c - dot rows of Q2_K with AVX-512 VNNI.
  *
- * A superblock's 256 weights of two bits are 64 bytes.  Each of their 16 lanes of 32 bits has four weights of each of four
- * pieces of 16, in bits 0, 2, 4 and 6 of its bytes.  In step k = 0 .. 3, lane c of a group of four multiplies those in
- * bits 2t, t = (c - k) mod 4, and the sums move one lane on between steps.  So each lane ends with a piece's whole
- * sum, and one multiplication of integers gives all 16 their scales:
+ * A superblock's 256 weights of two bits are 64 bytes.  Each of their 16 lanes of 32 bits has four weights of each of
+ * four pieces of 16, in bits 0, 2, 4 and 6 of its bytes.  In step k = 0 .. 3, lane c of a group of four multiplies
+ * those in bits 2t, t = (c - k) mod 4, and the sums move one lane on between steps.  So each lane ends with a piece's
+ * whole sum, and one multiplication of integers gives all 16 their scales:
  *
  *     w . x = d sum over pieces p (s_p scale_p dots_p) - dmin sum over pieces p (m_p scale_p sum_p)
  *
- * Activations are in the order of the steps (DW_ACT_INT8_PIECES).  The bits stay where they are in their bytes; what makes
- * the sums too large, 4^t, is in the activations' scales.
+ * Activations are in the order of the steps (DW_ACT_INT8_PIECES).  The bits stay where they are in their bytes; what
+ * makes the sums too large, 4^t, is in the activations' scales.
  *
- * One thread, 1 MB, rows of 3,584, Zen 4 (build/bench_dot -t 1 -m 1 avx512 q2_k): 19.6 GB/s; in the order of DW_ACT_INT8
- * 12.5, in that of DW_ACT_INT8_QUARTERS, with VBMI, 16.1.  Not measured on Intel. */
+ * One thread, 1 MB, rows of 3,584, Zen 4 (build/bench_dot -t 1 -m 1 avx512 q2_k): 19.6 GB/s; in the order of
+ * DW_ACT_INT8 12.5, in that of DW_ACT_INT8_QUARTERS, with VBMI, 16.1.  Not measured on Intel. */
 #if defined(__x86_64__)
 #include "backends/kernels_weights_avx512.h"
 

@@ -1,4 +1,4 @@
-/* kernels_dot_vbmi.c - dot rows with AVX-512 VNNI and VBMI, for blocks of 4 and 5 bits and K-quants.
+/* kernels_dot_vbmi.c - dot rows with AVX-512 VNNI and VBMI, for blocks of 4 and 5 bits, Q3_K, Q4_K and Q5_K.
  *
  * In each vector of weights and activations two lanes of 32 bits belong to a block (DW_ACT_INT8_QUARTERS).  So the
  * products of 256 weights are one chain, or two with a scale for 16, and meet their scales without another permutation.

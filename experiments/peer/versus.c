@@ -737,7 +737,8 @@ static void fetch(void) {
     printf("%s/package/bins/" PLATFORM "\n", o.fetch);
 }
 
-/* Upstream writes the head at last.  The types may be those that this engine lacks. */
+/* Upstream writes the head last, so a file that begins as GGUF is whole.  Only the first bytes are checked, because
+ * this engine may lack its types. */
 static int check_quantized(void *nothing, const char *path, dw_err *err) {
     (void)nothing;
     return dw_is_gguf(path) ? 0 : dw_fail(err, "it does not begin as a GGUF file");

@@ -228,8 +228,8 @@ int score_open_all(score_run *r, dw_err *err) {
     for (int i = 0; i < n; i++) {
         if (open_entrant(&r->all[i], i < r->n_models ? r->o->models.item[i] : r->o->base, r, err)) return -1;
         if (r->all[i].stored && (check_stored(&r->all[i], r, err) || take_stored_leaks(&r->all[i], r, err))) return -1;
-        if (!r->all[i].model || is_again(r, i)) continue;
-        warn_of_context(&r->all[i], r);
+        if (is_again(r, i)) continue;
+        if (r->all[i].model) warn_of_context(&r->all[i], r);
         warn_of_leaks(&r->all[i], r);
     }
     for (int i = 0; i < r->n_models && r->base; i++)

@@ -67,12 +67,12 @@ static void drop_words(reader *r) {
     r->n_word = 0;
 }
 
-static bool is_pattern_byte(char c) { return c == '*' || c == '?' || c == '[' || c == ']'; }
+static bool begins_pattern(char c) { return c == '*' || c == '?' || c == '['; }
 
-/* Whether a word has * ? [ ] outside quotes. */
+/* Whether a word has * ? [ outside quotes. */
 static bool has_pattern(const char *word) {
     for (char quote = 0; *word; word++) {
-        if (!quote && is_pattern_byte(*word)) return true;
+        if (!quote && begins_pattern(*word)) return true;
         if (quote ? *word == quote : *word == '\'' || *word == '"') quote = quote ? 0 : *word;
     }
     return false;
@@ -91,7 +91,7 @@ static char *unquoted(const char *word, bool escapes, dw_err *err) {
             free(copy);
             return NULL;
         } else {
-            if (escapes && quote && (is_pattern_byte(*word) || *word == '\\')) *to++ = '\\';
+            if (escapes && quote && (begins_pattern(*word) || *word == ']' || *word == '\\')) *to++ = '\\';
             *to++ = *word;
         }
     }
@@ -435,6 +435,10 @@ static int read_word(grid *g, grid_step *s, const char *text, dw_err *err) {
     }
     if (take_suffix(s, w, err) || take_output(g, w, err)) return -1;
     w->matches = w->n == 1 && w->piece[0].kind == GRID_TEXT && has_pattern(text);
+    if (w->matches) {
+        free(w->piece[0].text);
+        if (!(w->piece[0].text = unquoted(text, true, err))) return -1;
+    }
     w->splits = w->n == 1 && *text == '$' && (w->piece[0].kind == GRID_VARIABLE || w->piece[0].kind == GRID_LIST);
     for (size_t i = 0; i < w->n && !w->splits; i++)
         if (w->piece[i].kind == GRID_LIST)

@@ -21,7 +21,8 @@
  * only a $.  Paths are those of the folder in which the sweep is started.
  *
  *   NAME = VALUE ..       a variable: it has one of these values in a variant
- *   NAME := WORD ..       a list: all words together; * ? [ ] stand for the files that match, in order of their names
+ *   NAME := WORD ..       a list: all words together; a word with * ? [ that is not quoted becomes the files that match, in
+ *                         order of their names
  *   NAME : COMMAND ..     a step: a deadwood command, run once for each combination of values of the variables that it
  *                         uses, itself or through the steps that it reads
  *   NAME : alone COMMAND ..     the same, with no other job beside it: for what measures speed
@@ -32,7 +33,7 @@
  *
  * In a command $NAME or ${NAME} is the value of a variable or the output of a step above.  A word that is only a
  * variable and not quoted is split at spaces, so that a value may hold several words ('--type Q4_0' '--mixture Q2_K');
- * a word that is only a list becomes its words; a word with * ? [ ] that is not quoted becomes the files that match.
+ * a word that is only a list becomes its words; a word with * ? [ that is not quoted becomes the files that match.
  *
  * $out.SUFFIX is a file that the step writes, $rows the rows of results, which the sweep gathers.  Every step names one
  * at least.  It may name several with different suffixes, and later steps then read $STEP, the first of them, or
