@@ -138,14 +138,14 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  * reading alone.)  Fewer rows come from a list, and prefetching stops at the end of the last one. */
 enum { LONG_RUN = 32 };
 
-/* Rows of F16 and BF16 with more than 2,048 values have so few sums on AMD that the chain of their additions takes 16
- * cycles for 128 bytes, little less than memory does.  With four sums in AVX-512 it takes 4, and rows read less, perhaps
- * because the core runs too far ahead of what has arrived.  (Zen 4, two threads, BF16 from huge pages, shares of a loop
- * that reads the same, medians while memory reads more than 46 GB/s: rows of 3,584 0.93 instead of 0.75, of 18,944 0.81
- * instead of 0.65, of 2,048 0.87 instead of 0.74; AVX2 0.91, 0.84 and 0.91 instead of 0.78, 0.80 and 0.78.  Below 38
- * GB/s: 0.94 to 0.96 instead of 0.90 to 0.94.)  From cache they read 28 instead of 54 GB/s on a thread, so shorter rows
- * have four: with few, mini in F16 decoded at 0.90, and base, whose longest rows have 2,048 values, at 0.97 to 1.05.
- * Not measured on Intel. */
+/* Rows of F16 and BF16 with more than 2,048 values have FEW_SUMS on AMD: one of AVX-512 vectors, two of AVX2.  The
+ * chain of additions then takes 16 cycles for 128 bytes, little less than memory does.  With four sums in AVX-512 it
+ * takes 4, and rows read less, perhaps because the core runs too far ahead of what has arrived.  (Zen 4, two threads,
+ * BF16 from huge pages, shares of a loop that reads the same, medians while memory reads more than 46 GB/s: rows of
+ * 3,584 0.93 instead of 0.75, of 18,944 0.81 instead of 0.65, of 2,048 0.87 instead of 0.74; AVX2 0.91, 0.84 and 0.91
+ * instead of 0.78, 0.80 and 0.78.  Below 38 GB/s: 0.94 to 0.96 instead of 0.90 to 0.94.)  From cache they read 28
+ * instead of 54 GB/s on a thread, so shorter rows have four: with few, mini in F16 decoded at 0.90, and base, whose
+ * longest rows have 2,048 values, at 0.97 to 1.05.  Not measured on Intel. */
 
 typedef struct beyond {
     const uint8_t *end; // nothing is prefetched from here on

@@ -80,8 +80,8 @@ INLINE __m512 column_values(const uint8_t *act, size_t act_stride, int c, int i)
 }
 
 // One or two rows times n_cols <= 4 columns; one or four sums for each, of values 16k.. for k = 0 1 2 3 modulo n_sums.
-INLINE void rows_summed(int n_sums, dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w,
-                        beyond next, int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
+INLINE void rows_float(dw_qtype type, int n_sums, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w,
+                       beyond next, int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
     __m512 sum[2][4][4];
     for (int r = 0; r < n_rows; r++)
@@ -118,13 +118,7 @@ INLINE void rows_summed(int n_sums, dw_qtype type, int n_rows, size_t row_bytes,
         }
 }
 
-INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, beyond next, int n,
-                       const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
-    if (next.reach.few_sums)
-        rows_summed(1, type, n_rows, row_bytes, n_cols, w, next, n, act, act_stride, y, y_stride);
-    else
-        rows_summed(4, type, n_rows, row_bytes, n_cols, w, next, n, act, act_stride, y, y_stride);
-}
+enum { FEW_SUMS = 1 };
 
 /* ---- rows of each type --------------------------------------------------------------------------------- */
 
