@@ -270,13 +270,13 @@ static int find_outside(jobs *j, const char *word, bool is_program, size_t *plac
     return -1;
 }
 
-/* *sha256: "" when the word names nothing. */
-static int add_outside(jobs *j, size_t i, const char *word, bool is_program, const char **sha256, dw_err *err) {
+/* sha256: "" when the word names nothing. */
+static int add_outside(jobs *j, size_t i, const char *word, bool is_program, char sha256[65], dw_err *err) {
     job *one = &j->job[i];
     size_t place;
     if (find_outside(j, word, is_program, &place, err)) return -1;
-    *sha256 = j->outside[place].sha256;
-    if (!**sha256) return 0;
+    memcpy(sha256, j->outside[place].sha256, 65); // the array may move
+    if (!*sha256) return 0;
     if (dw_grow(&one->outside, &one->cap_outside, one->n_outside + 1, sizeof *one->outside, "inputs", err)) return -1;
     one->outside[one->n_outside++] = (uint32_t)place;
     return 0;
@@ -323,18 +323,18 @@ static uint64_t mix(uint64_t hash, const char *word) {
 
 /* Programs that read statistics read the Gram matrices beside them, too. */
 static int add_gram(jobs *j, size_t i, dw_sha256 *h, const char *path, dw_err *err) {
-    const char *sha256;
-    char *gram = kit_gram_path(path, err);
-    const int rc = gram ? add_outside(j, i, gram, false, &sha256, err) : -1;
+    char sha256[65], *gram = kit_gram_path(path, err);
+    const int rc = gram ? add_outside(j, i, gram, false, sha256, err) : -1;
     if (!rc && *sha256) add_text(h, sha256);
     free(gram);
     return rc;
 }
 
 static int add_identity(jobs *j, size_t i, dw_sha256 *h, const char *word, dw_err *err) {
-    const char *equal = strchr(word, '='), *sha256, *path = word;
-    if (add_outside(j, i, word, false, &sha256, err)) return -1;
-    if (!*sha256 && equal && add_outside(j, i, path = equal + 1, false, &sha256, err)) return -1;
+    const char *equal = strchr(word, '='), *path = word;
+    char sha256[65];
+    if (add_outside(j, i, word, false, sha256, err)) return -1;
+    if (!*sha256 && equal && add_outside(j, i, path = equal + 1, false, sha256, err)) return -1;
     add_text(h, word);
     add_text(h, sha256);
     if (*sha256 && add_gram(j, i, h, path, err)) return -1;
@@ -347,7 +347,8 @@ static int add_identity(jobs *j, size_t i, dw_sha256 *h, const char *word, dw_er
 
 static int identify(jobs *j, size_t i, const char *program, dw_err *err) {
     job *one = &j->job[i];
-    const char *level = dw_cpu_level(NULL), *sha256 = "";
+    const char *level = dw_cpu_level(NULL);
+    char sha256[65] = "";
     size_t n;
     char **word = jobs_words(j, i, id_of, j, &n, err);
     if (!word) return -1;
@@ -357,7 +358,7 @@ static int identify(jobs *j, size_t i, const char *program, dw_err *err) {
     add_text(&h, level ? level : "");
     add_text(&h, one->step->tool);
     for (size_t k = 0; k < one->step->n_output; k++) add_text(&h, one->step->output[k].suffix);
-    int rc = program ? add_outside(j, i, program, true, &sha256, err) : 0;
+    int rc = program ? add_outside(j, i, program, true, sha256, err) : 0;
     add_text(&h, sha256);
     for (size_t k = 0; k < n && !rc; k++) rc = add_identity(j, i, &h, word[k], err);
     jobs_free_words(word, n);
