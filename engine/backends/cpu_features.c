@@ -100,7 +100,6 @@ bool dw_level_usable(dw_level level) {
 }
 
 dw_reach dw_reach_of(dw_level level, dw_qtype type, int n) {
-    dw_level_usable(level); // asks the machine
     if (is_intel) return (dw_reach){.first = 2048, .second = 4096};
     const bool is_long = n > 2048; // such a matrix is probably in no cache
     if (is_long && dw_qtype_block(type) > 1 && level >= DW_AVX512)

@@ -57,7 +57,8 @@ typedef struct dw_reach {
     int first, second; // bytes ahead of the current ones that are prefetched into the first-level cache and the second
     bool few_sums;     // 128 bytes of F16 or BF16 take a chain of four additions, not of one or two
 } dw_reach;
-dw_reach dw_reach_of(dw_level level, dw_qtype type, int n); // of rows of n values
+/* Of rows of n values, for a level that dw_level_choose or dw_level_usable has answered about. */
+dw_reach dw_reach_of(dw_level level, dw_qtype type, int n);
 
 /* y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS. */
 typedef struct dw_dot_job {
