@@ -101,10 +101,10 @@ bool dw_level_usable(dw_level level) {
 
 dw_reach dw_reach_of(dw_level level, dw_qtype type, int n) {
     if (is_intel) return (dw_reach){.first = 2048, .second = 4096};
-    const bool is_long = n > 2048; // such a matrix is probably in no cache
+    const bool is_long = n > 2048, is_16_bit = type == DW_F16 || type == DW_BF16; // long: probably in no cache
     if (is_long && dw_qtype_block(type) > 1 && level >= DW_AVX512)
         return (dw_reach){.first = 2048, .second = type == DW_Q8_0 ? 8192 : 16384};
-    return (dw_reach){.first = level >= DW_AVX512 ? 768 : 0, .second = 8192, .few_sums = is_long && (type == DW_F16 || type == DW_BF16)};
+    return (dw_reach){.first = level >= DW_AVX512 ? 768 : 0, .second = 8192, .few_sums = is_long && is_16_bit};
 }
 
 bool dw_level_has_bf16(dw_level level) { return level >= DW_AVX512 && dw_level_usable(level) && has_bf16_dots; }
