@@ -12,8 +12,8 @@
 
 static inline int dw_n_groups(const dw_layer *w) { return (w->n_ff + w->sparse.group - 1) / w->sparse.group; }
 
-/* Whether down and its transposed copy hold the same numbers: not where one was replaced, and not in a quantized type,
- * because blocks lie along rows and the copy was rounded in another way. */
+/* Whether down and its transposed copy hold the same numbers: not where only one of them was replaced, and not in a
+ * quantized type, because blocks lie along rows and the copy was rounded in another way. */
 static inline bool dw_down_is_copy(const dw_layer *w) {
     return !w->sparse.down_differs && w->down.type == w->sparse.down_t.type && w->down.type->block == 1;
 }

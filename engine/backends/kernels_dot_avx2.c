@@ -234,7 +234,7 @@ INLINE void rows_float(dw_qtype type, int n_sums, int n_rows, size_t row_bytes, 
         }
 }
 
-enum { FEW_SUMS = 2 };
+enum { FEW_SUMS = 2 }; // of long rows on AMD (kernels_dot.h)
 
 /* ---- rows of each type --------------------------------------------------------------------------------- */
 

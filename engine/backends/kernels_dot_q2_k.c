@@ -17,9 +17,6 @@
 
 typedef piece_record act_record;
 
-/* Keeps what is used four times in a register. */
-#define in_register(x) __asm__("" : "+v"(x))
-
 // Two bits of each byte: in lane c of each group of four from bit 2 ((c - step) mod 4) on.
 INLINE __m512i mask_of(int step) {
     int of_lane[4];
@@ -40,6 +37,7 @@ INLINE __m512i dots_of(__m512i pairs, const piece_record *r) {
 INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const piece_record *x, size_t act_stride,
                        int n_cols, __m512 *sum, __m512 *off) {
     (void)type, (void)n_blocks;
+    // order: the piece of each lane (piece_lane)
     const __m128i order = _mm_setr_epi8(2, 4, 6, 0, 3, 5, 7, 1, 10, 12, 14, 8, 11, 13, 15, 9),
                   fifteen = _mm_set1_epi8(15);
     __m512i pairs = _mm512_loadu_si512(p + 16);

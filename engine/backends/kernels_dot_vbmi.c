@@ -21,10 +21,6 @@
 
 typedef quarters act_record;
 
-/* Keeps what is used twice in a register; compilers would load it twice, as an operand.  (Decode in Q4_0 without it:
- * base 0.97, mini 0.96.) */
-#define in_register(x) __asm__("" : "+v"(x))
-
 /* ---- blocks of 32: two vectors of nibbles ------------------------------------------------------------------ */
 
 enum { BLOCK_BYTES = 18, HALF_BYTES = 4 * BLOCK_BYTES };

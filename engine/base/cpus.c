@@ -46,6 +46,19 @@ const char *dw_cpus_group(const char *text, const char *controller, size_t *n) {
     return NULL;
 }
 
+static size_t without_slashes(const char *path, size_t n) {
+    while (n && path[n - 1] == '/') n--;
+    return n;
+}
+
+bool dw_cpus_group_above(const char *path, size_t *n) {
+    *n = without_slashes(path, *n);
+    if (!*n) return false;
+    while (*n && path[*n - 1] != '/') --*n;
+    *n = without_slashes(path, *n);
+    return true;
+}
+
 static bool read_line(const char *root, const char *folder, int n, const char *file, char text[64]) {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s%.*s/%s", root, n, folder, file) >= (int)sizeof path) return false;
@@ -67,13 +80,12 @@ static double quota_of(const char *root, const char *path, int n, bool version_2
  * there; the root, which is the container's own group, still counts. */
 static double smallest_quota(const char *root, const char *path, size_t n, bool version_2) {
     double smallest = 0;
-    for (;;) {
-        while (n && path[n - 1] == '/') n--;
+    n = without_slashes(path, n);
+    do {
         const double quota = quota_of(root, path, (int)n, version_2);
         if (quota > 0 && (!smallest || quota < smallest)) smallest = quota;
-        if (!n) return smallest;
-        while (n && path[n - 1] != '/') n--;
-    }
+    } while (dw_cpus_group_above(path, &n));
+    return smallest;
 }
 
 double dw_cpus_allowed(const char *root, const char *groups) {
@@ -87,13 +99,17 @@ double dw_cpus_allowed(const char *root, const char *groups) {
     return smallest_quota(folder, path, n, false);
 }
 
+bool dw_cpus_own_groups(char *text, size_t size) {
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    if (!f) return false;
+    text[fread(text, 1, size - 1, f)] = 0;
+    fclose(f);
+    return true;
+}
+
 static double own_quota(void) {
     char text[8192];
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f) return 0;
-    text[fread(text, 1, sizeof text - 1, f)] = 0;
-    fclose(f);
-    return dw_cpus_allowed("/sys/fs/cgroup", text);
+    return dw_cpus_own_groups(text, sizeof text) ? dw_cpus_allowed("/sys/fs/cgroup", text) : 0;
 }
 
 /* ---- cores ------------------------------------------------------------------------------------------ */

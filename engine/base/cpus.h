@@ -24,6 +24,12 @@ double dw_cpus_of_quota(const char *quota, const char *period);
  * with "" that of version 2.  *n is its length; NULL: there is none. */
 const char *dw_cpus_group(const char *text, const char *controller, size_t *n);
 
+/* n bytes of a group's path become those of the group above it, without '/' at the end; false: it was the root (n 0). */
+bool dw_cpus_group_above(const char *path, size_t *n);
+
+/* The text of /proc/self/cgroup, cut where it is longer; false: there is none. */
+bool dw_cpus_own_groups(char *text, size_t size);
+
 /* The smallest quota, in processors, of a process whose /proc/self/cgroup has the text `groups`.  Files are read
  * below `root` ("/sys/fs/cgroup").  0: no quota. */
 double dw_cpus_allowed(const char *root, const char *groups);

@@ -55,23 +55,16 @@ double kit_memory_of_groups(const char *root, const char *groups) {
         size_t n;
         const char *path = dw_cpus_group(groups, v->controller, &n);
         if (!path || n >= PATH_MAX) continue;
-        for (;;) { // a container's path may be the host's; the root, its own group, still counts
-            while (n && path[n - 1] == '/') n--;
+        do // a container's path may be the host's; the root, its own group, still counts
             least = fmin(least, left_in(&(group){root, path, (int)n, v}));
-            if (!n) break;
-            while (n && path[n - 1] != '/') n--;
-        }
+        while (dw_cpus_group_above(path, &n));
     }
     return least;
 }
 
 static double left_in_own_groups(void) {
     char text[8192];
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f) return INFINITY;
-    text[fread(text, 1, sizeof text - 1, f)] = 0;
-    fclose(f);
-    return kit_memory_of_groups("/sys/fs/cgroup", text);
+    return dw_cpus_own_groups(text, sizeof text) ? kit_memory_of_groups("/sys/fs/cgroup", text) : INFINITY;
 }
 
 /* ---- free memory ----------------------------------------------------------------------------------------------- */

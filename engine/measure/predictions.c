@@ -239,6 +239,10 @@ static int read_count(dw_cursor *c, int least, int most) {
     return c->failed ? 0 : (int)v;
 }
 
+static int version_of(const uint8_t begin[8]) { // 0: not a stored base
+    return !memcmp(begin, magic, sizeof magic) ? 2 : !memcmp(begin, magic_1, sizeof magic_1);
+}
+
 /* Version 1 has no leak. */
 static int read_text(dw_cursor *c, measure_stored_text *t, bool has_leak, dw_err *err) {
     t->name = measure_read_text(c, MAX_NAME, err);
@@ -294,10 +298,7 @@ static measure_predictions *open_bytes(measure_predictions *p, const void *data,
     dw_cursor c = {.at = data, .left = size};
     dw_err own = {0};
     const uint8_t *begin = dw_cursor_take(&c, sizeof magic);
-    const int version = !begin                                    ? 0
-                        : !memcmp(begin, magic, sizeof magic)     ? 2
-                        : !memcmp(begin, magic_1, sizeof magic_1) ? 1
-                                                                  : 0;
+    const int version = begin ? version_of(begin) : 0;
     if (!version) {
         dw_fail(err, "'%s' is not a stored base of predictions; score --store writes one", p->name);
         goto fail;
