@@ -56,7 +56,7 @@ function put(r, c, text) { table[r, c] = text; if (length(text) > width[c]) widt
     if (first == "" || get("date") < first) first = get("date")
     if (get("date") > last) last = get("date")
     if (get("work") == "decode" && get("own_load_ms") != "-" && get("busy_others") == "0" && get("level") == "best" && get("sequences") == "1")
-        memory[++n_memory] = sprintf("| %s | %s | %s | %s | %s | %s | %s |", work_of(), get("file_mb"), get("own_rss_after_mb"), get("stock_rss_after_mb"), get("own_load_ms"), get("stock_load_ms"), get("stock_setting"))
+        memory[++n_memory] = sprintf("| %s | %s | %s (%s) | %s (%s) | %s | %s | %s |", work_of(), get("file_mb"), get("own_rss_after_mb"), get("own_huge_mb"), get("stock_rss_after_mb"), get("stock_huge_mb"), get("own_load_ms"), get("stock_load_ms"), get("stock_setting"))
 }
 
 # all[WHAT]: the different texts of the rows, in their order
@@ -89,7 +89,7 @@ END {
     line = "|"; for (c = 1; c <= LAST; c++) line = line rule(c) "|"; print line
     for (r = 1; r <= n; r++) print_row(r)
     if (n_memory) {
-        printf "\n| work | file, MB | resident after, MB | upstream | ready after, ms | upstream | upstream's setting |\n|:---|---:|---:|---:|---:|---:|:---|\n"
+        printf "\n| work | file, MB | resident after (huge pages), MB | upstream | ready after, ms | upstream | upstream's setting |\n|:---|---:|---:|---:|---:|---:|:---|\n"
         for (i = 1; i <= n_memory; i++) print memory[i]
     }
 }

@@ -125,6 +125,30 @@ static void utf8(void) {
     CHECK(!dw_is_utf8("a\0b", 3) && dw_utf8_len("a\0b", 3) == 1 && dw_utf8_len("日\xe9 ", 5) == 3);
 }
 
+/* Pieces that end before, at and behind the writer's 2 MB, in turn; the map begins at a multiple of 2 MB. */
+static void pieces_of_a_file(void) {
+    enum { UNIT = 2 << 20, ALL = 11 * UNIT };
+    static const size_t pieces[] = {0, 1, UNIT - 1, UNIT, UNIT - 1, 1, 2 * UNIT + 5, UNIT - 6, 3 * UNIT, 1, UNIT + 7};
+    dw_err err = {0};
+    const char *path = test_path(test_folder(), "pieces");
+    uint8_t *bytes = malloc(ALL);
+    REQUIRE(bytes);
+    for (size_t i = 0; i < ALL; i++) bytes[i] = (uint8_t)(i * 2654435761u >> 13);
+    dw_out *out = dw_out_open(path, &err);
+    REQUIRE(out, "%s", err.text);
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; n += pieces[i++])
+        CHECK(!dw_out_write(out, bytes + n, pieces[i], &err), "%s", err.text);
+    CHECK(!dw_out_commit(out, &err), "%s", err.text);
+    dw_out_free(out);
+    dw_map map;
+    REQUIRE(!dw_map_file(&map, path, &err), "%s", err.text);
+    CHECK(map.size == n && !memcmp(map.data, bytes, n), "%zu of %zu bytes", map.size, n);
+    CHECK((uintptr_t)map.data % UNIT == 0);
+    dw_unmap(&map);
+    free(bytes);
+}
+
 static void whole_or_not(void) {
     dw_err err = {0};
     const char *path = test_path(test_folder(), "out.txt");
@@ -504,6 +528,7 @@ static const test_case cases[] = {
     {"a cursor never reads beyond its bytes", cursor_stops},
     {"UTF-8 is checked strictly", utf8},
     {"an output file appears whole or not at all", whole_or_not},
+    {"an output file holds its pieces, and its map begins where a huge page can", pieces_of_a_file},
     {"every name that a file system allows can be written, and a longer one fails at the beginning", long_names},
     {"a new file replaces the old one only after its check", checked},
     {"a file that was written and checked is no input: it may be written again", written_again},

@@ -69,6 +69,10 @@ void dw_pages_free(dw_pages *p);
 bool dw_pages_may_be_huge(void); // whether this system gives pages of 2 MB to those who ask
 double dw_pages_huge_share(const dw_pages *p); // of what is touched; NaN: unknown
 
+/* The first n_bytes (not 0) of a file, read-only, by huge pages where the file system keeps it so (ext4 since Linux 6.16:
+ * what was written or read first 2 MB at a time).  MAP_FAILED, with errno; munmap() it. */
+void *dw_pages_map_file(int fd, size_t n_bytes);
+
 char *dw_strdup(const char *text, dw_err *err);                                      // free()
 char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(printf, 2, 3))); // free()
 

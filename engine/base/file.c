@@ -157,7 +157,7 @@ int dw_map_file(dw_map *map, const char *path, dw_err *err) {
     const int fd = open_input(path, &st, err);
     if (fd < 0) return -1;
     const size_t size = (size_t)st.st_size;
-    void *data = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
+    void *data = size ? dw_pages_map_file(fd, size) : NULL;
     const int why = errno;
     close(fd);
     if (data == MAP_FAILED) return dw_fail(err, "cannot map '%s' (%zu bytes): %s", path, size, strerror(why));

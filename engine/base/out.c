@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BUFFER_BYTES = 1 << 20, MAX_OPEN = 64, MAX_FILES = 16, N_DIGITS = 16, MAX_NAME = 255 };
+enum { BUFFER_BYTES = 2 << 20, MAX_OPEN = 64, MAX_FILES = 16, N_DIGITS = 16, MAX_NAME = 255 };
 
 struct dw_out {
     char *path, *temporary; // the final name and the random one
@@ -297,6 +297,9 @@ static dw_hold *hold_of(const char *path) {
 
 /* ---- writing --------------------------------------------------------------------------------------- */
 
+/* All writes but the last are whole multiples of a huge page.  Some file systems (ext4 since Linux 6.16) then keep the
+ * file in memory by huge pages, and dw_map_file maps these. */
+
 static dw_out *open_out(const char *path, bool keeper, dw_err *err) {
     dw_out *out = dw_alloc(1, sizeof *out, "an output file", err);
     if (!out) return NULL;
@@ -340,11 +343,24 @@ static int flush(dw_out *out, dw_err *err) {
     return write_all(out, out->buffer, n, err);
 }
 
+/* Puts what has room into the buffer. */
+static size_t fill(dw_out *out, const uint8_t *data, size_t size) {
+    const size_t room = BUFFER_BYTES - out->n_buffered, n = size < room ? size : room;
+    memcpy(out->buffer + out->n_buffered, data, n);
+    out->n_buffered += n;
+    return n;
+}
+
 int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err) {
-    if (size > BUFFER_BYTES - out->n_buffered && flush(out, err)) return -1;
-    if (size >= BUFFER_BYTES) return write_all(out, data, size, err);
-    memcpy(out->buffer + out->n_buffered, data, size);
-    out->n_buffered += size;
+    const uint8_t *at = data;
+    while (size) {
+        const size_t whole = out->n_buffered ? 0 : size / BUFFER_BYTES * BUFFER_BYTES,
+                     n = whole ? whole : fill(out, at, size);
+        if (whole && write_all(out, at, whole, err)) return -1;
+        if (out->n_buffered == BUFFER_BYTES && flush(out, err)) return -1;
+        at += n;
+        size -= n;
+    }
     return 0;
 }
 

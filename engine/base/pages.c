@@ -35,6 +35,24 @@ void dw_pages_free(dw_pages *p) {
     *p = (dw_pages){0};
 }
 
+/* Where a map of this size can begin at a multiple of a huge page; NULL: it cannot, or it need not. */
+static void *place_of_map(size_t n_bytes) {
+    if (n_bytes < HUGE_PAGE || n_bytes > PTRDIFF_MAX - HUGE_PAGE) return NULL;
+    const size_t with_room = n_bytes + HUGE_PAGE;
+    uint8_t *free = mmap(NULL, with_room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (free == MAP_FAILED) return NULL;
+    munmap(free, with_room);
+    return free + (HUGE_PAGE - (uintptr_t)free % HUGE_PAGE) % HUGE_PAGE;
+}
+
+void *dw_pages_map_file(int fd, size_t n_bytes) {
+    void *map = mmap(place_of_map(n_bytes), n_bytes, PROT_READ, MAP_SHARED, fd, 0);
+#ifdef MADV_HUGEPAGE
+    if (map != MAP_FAILED) madvise(map, n_bytes, MADV_HUGEPAGE);
+#endif
+    return map;
+}
+
 /* The text of a small file of the system; empty: there is none. */
 static void read_setting(const char *path, char text[64]) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -83,6 +83,19 @@ static double resident_bytes(void) {
     return (double)resident * (double)sysconf(_SC_PAGESIZE);
 }
 
+/* How much of the resident memory lies in huge pages; 0 where the system does not tell. */
+static double huge_bytes(void) {
+    static const char *const kinds[] = {"AnonHugePages: %lf", "ShmemPmdMapped: %lf", "FilePmdMapped: %lf"};
+    double sum = 0, kib;
+    char line[128];
+    FILE *f = fopen("/proc/self/smaps_rollup", "re");
+    while (f && fgets(line, sizeof line, f))
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+            if (sscanf(line, kinds[i], &kib) == 1) sum += 1024 * kib;
+    if (f) fclose(f);
+    return sum;
+}
+
 /* Returns when this program's threads sleep, or after a fifth of a second.  Threads that still spin hold a core that the
  * other program's lap needs.  (This engine's sleep after 2 to 4 ms, upstream's within 2.) */
 static void settle(void) {
@@ -107,6 +120,7 @@ static void obey(child *c, const order *o, reply *r) {
     r->lap.wall_s = watch.wall_s;
     r->lap.cpu_s = watch.own_cpu_s;
     r->lap.rss_bytes = resident_bytes();
+    r->lap.huge_bytes = huge_bytes();
     const double after = o->work == EXP_DECODE ? exp_program_read(c->program) : 0;
     if (after > r->lap.read_gb_s) r->lap.read_gb_s = after;
 }

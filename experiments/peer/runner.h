@@ -43,7 +43,7 @@ typedef struct exp_runner {
 typedef struct exp_lap {
     double wall_s, cpu_s;
     double nll;       // EXP_PERPLEXITY: mean over the scored tokens
-    double rss_bytes; // at the end
+    double rss_bytes, huge_bytes; // at the end: resident memory, and what of it is huge pages
     double read_gb_s; // EXP_DECODE of this engine: exp_program_read right before and after, the better one; else 0
 } exp_lap;
 

@@ -414,7 +414,7 @@ typedef struct timing { // [0] this engine, [1] stock
     int n_pairs;            // that were measured
     double pair_s;          // a pair of laps, with what is not timed
     double fill_s[2];
-    double rss_bytes[2];    // after the laps
+    double rss_bytes[2], huge_bytes[2]; // after the laps
     laps idle[2], crowded[2];
     double read_before, read_after;
     exp_watch watch;
@@ -430,6 +430,7 @@ static void time_pair(timing *t, const comparison *c, int pair, int n, laps *int
         into[s].cpu_share[pair] = lap.cpu_s / lap.wall_s;
         into[s].read[pair] = lap.read_gb_s;
         t->rss_bytes[s] = lap.rss_bytes;
+        t->huge_bytes[s] = lap.huge_bytes;
     }
 }
 
@@ -522,6 +523,8 @@ static void cell_memory(line *l, const timing *t, const comparison *c) {
         cell(l, key, "%.0f", 1e-6 * t->runner[s].rss_bytes);
         snprintf(key, sizeof key, "%s_rss_after_mb", names[s]);
         cell(l, key, "%.0f", 1e-6 * t->rss_bytes[s]);
+        snprintf(key, sizeof key, "%s_huge_mb", names[s]);
+        cell(l, key, "%.0f", 1e-6 * t->huge_bytes[s]);
     }
 }
 
