@@ -17,8 +17,8 @@
 
 enum {
     BUCKETS = 1024,
-    PER_UNIT = 32,   // buckets of a unit of the logits; the last bucket holds the rest
-    PER_BUCKET = 32, // steps of a bucket
+    PER_UNIT = 32, // buckets of a unit of the logits; the last bucket holds the rest
+    BLOCK = 256,   // logits whose probabilities are computed by vectors, then added to their buckets
 };
 
 typedef struct candidate {
@@ -34,8 +34,25 @@ struct dw_sampler {
     candidate *list, *work; // n_vocab each; work is for sorting
     double *p;              // n_vocab
     double exp_bucket[BUCKETS]; // exp(-distance) where each begins
-    double exp_step[PER_BUCKET]; // exp(-distance) of 0 .. 31 steps
 };
+
+/* ---- buckets -------------------------------------------------------------------------------------------------- */
+
+static const float far = (BUCKETS - 1) / (float)PER_UNIT; // where the last bucket begins
+
+static int bucket_of(double distance) { // NaN, too, goes to the last
+    return distance < far ? (int)(distance * PER_UNIT) : BUCKETS - 1;
+}
+
+/* How many logits the block at `first` has. */
+static int block_at(const dw_sampler *s, int first) { return s->n_vocab - first < BLOCK ? s->n_vocab - first : BLOCK; }
+
+static double begin_of(int bucket) { return bucket / (double)PER_UNIT; }
+
+/* exp(x) within a bucket, |x| <= 1/32: the series, whose next term is below 2^-55. */
+static double exp_within(double x) {
+    return 1 + x * (1 + x * (1 / 2. + x * (1 / 6. + x * (1 / 24. + x * (1 / 120. + x * (1 / 720. + x * (1 / 5040.)))))));
+}
 
 dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err) {
     dw_sampler *s = dw_alloc(1, sizeof *s, "a sampler", err);
@@ -43,8 +60,7 @@ dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err
     s->o = *o;
     s->n_vocab = n_vocab;
     dw_rng_seed(&s->rng, o->seed);
-    for (int b = 0; b < BUCKETS; b++) s->exp_bucket[b] = exp(-b / (double)PER_UNIT);
-    for (int i = 0; i < PER_BUCKET; i++) s->exp_step[i] = exp(-i / (double)(PER_UNIT * PER_BUCKET));
+    for (int b = 0; b < BUCKETS; b++) s->exp_bucket[b] = exp(-begin_of(b));
     s->list = dw_alloc((size_t)n_vocab, sizeof *s->list, "candidates", err);
     s->work = dw_alloc((size_t)n_vocab, sizeof *s->work, "candidates", err);
     s->p = dw_alloc((size_t)n_vocab, sizeof *s->p, "probabilities", err);
@@ -116,19 +132,6 @@ static void sort_list(dw_sampler *s, int n) {
 
 /* ---- which candidates can be kept ----------------------------------------------------------------------------- */
 
-static int bucket_of(double distance) { // NaN, too, goes to the last
-    return distance < (BUCKETS - 1) / (double)PER_UNIT ? (int)(distance * PER_UNIT) : BUCKETS - 1;
-}
-
-/* exp(-distance): by tables up to the step before it, from there by the series, whose next term is below 2^-56. */
-static double exp_of(const dw_sampler *s, double distance) {
-    if (bucket_of(distance) == BUCKETS - 1) return exp(-distance);
-    const int step = (int)(distance * (PER_UNIT * PER_BUCKET));
-    const double x = step / (double)(PER_UNIT * PER_BUCKET) - distance; // without rounding
-    const double series = 1 + x * (1 + x * (1 / 2. + x * (1 / 6. + x * (1 / 24.))));
-    return s->exp_bucket[step / PER_BUCKET] * s->exp_step[step % PER_BUCKET] * series;
-}
-
 /* The bucket that holds the n-th likeliest. */
 static int bucket_of_nth(const dw_sampler *s, const float *logits, int n) {
     int count[BUCKETS] = {0}, b = 0;
@@ -137,14 +140,45 @@ static int bucket_of_nth(const dw_sampler *s, const float *logits, int n) {
     return b;
 }
 
+/* A distance, or where the last bucket begins, whichever is less: as integers, which vectors compare. */
+static float nearer(float distance) {
+    const int32_t bits = (int32_t)dw_float_bits(distance), most = (int32_t)dw_float_bits(far);
+    return dw_bits_float((uint32_t)(bits < most ? bits : most));
+}
+
+/* The bucket of each of n logits, and exp(-distance) over that of where the bucket begins; in the last bucket only
+ * the former.  Nothing branches, so that compilers make vector code. */
+static void find_buckets(float largest, const float *logits, int n, int *bucket, double *over_begin) {
+    for (int i = 0; i < n; i++) {
+        const float near = nearer(largest - logits[i]);
+        bucket[i] = (int)(near * PER_UNIT);
+        over_begin[i] = exp_within(begin_of(bucket[i]) - near);
+    }
+}
+
+/* share[b] = sum of exp(-distance) over bucket b. */
+static void share_out(const dw_sampler *s, const float *logits, double share[BUCKETS]) {
+    int bucket[BLOCK];
+    double p[BLOCK], rest = 0;
+    for (int b = 0; b < BUCKETS; b++) share[b] = 0;
+    for (int first = 0; first < s->n_vocab; first += BLOCK) {
+        const int n = block_at(s, first);
+        find_buckets(s->largest, logits + first, n, bucket, p);
+        for (int i = 0; i < n; i++)
+            if (bucket[i] < BUCKETS - 1)
+                share[bucket[i]] += p[i];
+            else
+                rest += exp(logits[first + i] - s->largest);
+    }
+    for (int b = 0; b < BUCKETS - 1; b++) share[b] *= s->exp_bucket[b];
+    share[BUCKETS - 1] = rest;
+}
+
 /* The bucket with which the likeliest reach the share top_p of the sum over the vocabulary, which goes to *sum.  They
  * exceed it by more than rounding. */
 static int bucket_of_share(const dw_sampler *s, const float *logits, double *sum) {
-    double share[BUCKETS] = {0}, all = 0;
-    for (int i = 0; i < s->n_vocab; i++) {
-        const double distance = s->largest - logits[i];
-        share[bucket_of(distance)] += exp_of(s, distance);
-    }
+    double share[BUCKETS], all = 0;
+    share_out(s, logits, share);
     for (int b = 0; b < BUCKETS; b++) all += share[b];
     int b = 0;
     for (double reached = share[0]; !(reached > s->o.top_p * all * (1 + 1e-9)) && b < BUCKETS - 1;)
@@ -153,16 +187,36 @@ static int bucket_of_share(const dw_sampler *s, const float *logits, double *sum
     return b;
 }
 
+/* Appends those of n <= BLOCK logits from `first` on that are nearer than `end`, or all; returns the new end.  Which are
+ * near nobody can foresee, so each is written, and the next one over it if it is not near. */
+static candidate *append_near(const dw_sampler *s, const float *logits, int first, int n, float end, bool all,
+                              candidate *to) {
+    int near[BLOCK], any = 0;
+    for (int i = 0; i < n; i++) any |= near[i] = all | (s->largest - logits[first + i] < end);
+    for (int i = 0; any && i < n; i++) {
+        *to = (candidate){logits[first + i], first + i};
+        to += near[i];
+    }
+    return to;
+}
+
 /* Lists all candidates up to a bucket, in order, and says how many. */
 static int list_to(dw_sampler *s, const float *logits, int last) {
-    int n = 0;
-    for (int i = 0; i < s->n_vocab; i++)
-        if (bucket_of(s->largest - logits[i]) <= last) s->list[n++] = (candidate){logits[i], i};
+    const float end = (float)(last + 1) / PER_UNIT;
+    candidate *to = s->list;
+    for (int first = 0; first < s->n_vocab; first += BLOCK)
+        to = append_near(s, logits, first, block_at(s, first), end, last == BUCKETS - 1, to);
+    const int n = (int)(to - s->list);
     sort_list(s, n);
     return n;
 }
 
 /* ---- probabilities -------------------------------------------------------------------------------------------- */
+
+static double exp_of(const dw_sampler *s, double distance) {
+    const int b = bucket_of(distance);
+    return b < BUCKETS - 1 ? s->exp_bucket[b] * exp_within(begin_of(b) - distance) : exp(-distance);
+}
 
 static double sum_exp(dw_sampler *s, int n, double temperature) {
     double sum = 0;
