@@ -38,6 +38,7 @@ static const char *const path_name[] = {"dense", "fused", "listed", "auto"};
 typedef struct bench {
     dw_pool *pool;
     dw_net net;
+    dw_pages weights;
     const dw_backend *backend;
     dw_state *state[N_PATHS];
     float *residual;
@@ -50,50 +51,70 @@ typedef struct bench {
 
 /* ---- a model of FFNs ---------------------------------------------------------------------------------------- */
 
+/* A matrix without its rows; the layout has room for them (NULL while it counts). */
+static dw_tensor matrix(dw_layout *l, const char *name, const dw_qtype_row *type, int n_rows, int n) {
+    const size_t n_bytes = (size_t)n_rows * dw_qtype_row_bytes(type, (size_t)n);
+    return (dw_tensor){.name = name,
+                       .type = type,
+                       .n_dims = n_rows > 1 ? 2 : 1,
+                       .ne = {(size_t)n, (size_t)n_rows, 1, 1},
+                       .data = dw_layout_take(l, n_bytes, 1),
+                       .n_bytes = n_bytes};
+}
+
 /* Rows of normal numbers: 32 that repeat. */
-static int make_matrix(dw_tensor *t, const char *name, const dw_qtype_row *type, int n_rows, int n, dw_err *err) {
-    const size_t row_bytes = dw_qtype_row_bytes(type, (size_t)n);
-    uint8_t *data = dw_alloc((size_t)n_rows, row_bytes, name, err);
-    float *row = dw_alloc((size_t)n, sizeof *row, "a row", err);
-    if (!data || !row) return free(data), free(row), -1;
+static int fill(const dw_tensor *t, dw_err *err) {
+    const size_t n = t->ne[0], row_bytes = dw_tensor_row_bytes(t);
+    uint8_t *data = (uint8_t *)(uintptr_t)t->data;
+    float *row = dw_alloc(n, sizeof *row, "a row", err);
+    if (!row) return -1;
     dw_rng rng;
     dw_rng_seed(&rng, 1);
-    for (int r = 0; r < n_rows; r++) {
+    for (size_t r = 0; r < t->ne[1]; r++) {
         if (r >= 32) {
-            memcpy(data + (size_t)r * row_bytes, data + (size_t)(r - 32) * row_bytes, row_bytes);
+            memcpy(data + r * row_bytes, data + (r - 32) * row_bytes, row_bytes);
             continue;
         }
-        for (int i = 0; i < n; i++) row[i] = (float)(0.02 * dw_rng_normal(&rng));
-        type->encode(row, data + (size_t)r * row_bytes, (size_t)n, NULL);
+        for (size_t i = 0; i < n; i++) row[i] = (float)(0.02 * dw_rng_normal(&rng));
+        t->type->encode(row, data + r * row_bytes, n, NULL);
     }
     free(row);
-    *t = (dw_tensor){.name = name,
-                     .type = type,
-                     .n_dims = n_rows > 1 ? 2 : 1,
-                     .ne = {(size_t)n, (size_t)n_rows, 1, 1},
-                     .data = data,
-                     .n_bytes = (size_t)n_rows * row_bytes};
     return 0;
 }
 
-static int make_layer(dw_layer *w, const dw_qtype_row *type, int n_embd, int n_ff, dw_err *err) {
-    w->n_ff = n_ff;
-    w->sparse.group = 1; // the most of scratch
-    return make_matrix(&w->ffn_norm, "ffn_norm", dw_qtype_get(DW_F32), 1, n_embd, err) ||
-                   make_matrix(&w->gate, "ffn_gate", type, n_ff, n_embd, err) ||
-                   make_matrix(&w->up, "ffn_up", type, n_ff, n_embd, err) ||
-                   make_matrix(&w->down, "ffn_down", type, n_embd, n_ff, err) ||
-                   make_matrix(&w->sparse.down_t, "ffn_down_t", type, n_ff, n_embd, err)
-               ? -1
-               : 0;
+static void lay_out(bench *b, dw_layout *l, const dw_qtype_row *type, int n_embd, int n_ff) {
+    for (int i = 0; i < b->net.hp.n_layer; i++) {
+        dw_layer *w = &b->net.layer[i];
+        w->n_ff = n_ff;
+        w->sparse.group = 1; // the most of scratch
+        w->ffn_norm = matrix(l, "ffn_norm", dw_qtype_get(DW_F32), 1, n_embd);
+        w->gate = matrix(l, "ffn_gate", type, n_ff, n_embd);
+        w->up = matrix(l, "ffn_up", type, n_ff, n_embd);
+        w->down = matrix(l, "ffn_down", type, n_embd, n_ff);
+        w->sparse.down_t = matrix(l, "ffn_down_t", type, n_ff, n_embd);
+    }
+}
+
+/* The weights of all layers, one behind the other and in huge pages, as in a file of the tools. */
+static int make_weights(bench *b, const dw_qtype_row *type, int n_embd, int n_ff, dw_err *err) {
+    dw_layout l = {0};
+    lay_out(b, &l, type, n_embd, n_ff);
+    if (dw_pages_new(&b->weights, l.used, true, err)) return -1;
+    l = (dw_layout){.base = b->weights.data};
+    lay_out(b, &l, type, n_embd, n_ff);
+    for (int i = 0; i < b->net.hp.n_layer; i++) {
+        const dw_layer *w = &b->net.layer[i];
+        const dw_tensor *const t[] = {&w->ffn_norm, &w->gate, &w->up, &w->down, &w->sparse.down_t};
+        for (int k = 0; k < 5; k++)
+            if (fill(t[k], err)) return -1;
+    }
+    return 0;
 }
 
 static int make(bench *b, const dw_qtype_row *type, int n_layer, int n_embd, int n_ff, dw_err *err) {
     b->net.layer = dw_alloc((size_t)n_layer, sizeof *b->net.layer, "layers", err);
-    for (int l = 0; l < n_layer; l++) {
-        if (!b->net.layer || make_layer(&b->net.layer[l], type, n_embd, n_ff, err)) return -1;
-        b->n_ff[l] = n_ff;
-    }
+    if (!b->net.layer) return -1;
+    for (int l = 0; l < n_layer; l++) b->n_ff[l] = n_ff;
     b->net.hp = (dw_hparams){.n_layer = n_layer,
                              .n_embd = n_embd,
                              .n_vocab = 1,
@@ -103,6 +124,7 @@ static int make(bench *b, const dw_qtype_row *type, int n_layer, int n_embd, int
                              .n_head_kv = b->n_head,
                              .n_ff_max = n_ff,
                              .norm_eps = 1e-6f};
+    if (make_weights(b, type, n_embd, n_ff, err)) return -1;
     b->backend = dw_backend_find("cpu");
     for (int i = 0; i < N_PATHS; i++) {
         const dw_session_options o = {.pool = b->pool,
@@ -125,14 +147,10 @@ static int make(bench *b, const dw_qtype_row *type, int n_layer, int n_embd, int
 }
 
 static void unmake(bench *b) {
-    for (int l = 0; b->net.layer && l < b->net.hp.n_layer; l++) {
-        const dw_layer *w = &b->net.layer[l];
-        const dw_tensor *const t[] = {&w->ffn_norm, &w->gate, &w->up, &w->down, &w->sparse.down_t};
-        for (int i = 0; i < 5; i++) free((void *)(uintptr_t)t[i]->data);
-    }
     for (int i = 0; i < N_PATHS; i++)
         if (b->state[i]) b->backend->close(b->state[i]);
     free(b->net.layer), free(b->x), free(b->residual);
+    dw_pages_free(&b->weights);
     dw_pool_free(b->pool);
 }
 
