@@ -146,7 +146,7 @@ results-7b: all $B/bench_sparse  ## speed and size on the shape of a 7B model: r
 
 BENCHES := $B/bench_sparse $B/bench_sampler $B/bench_collect
 
-bench: all $(BENCHES)  ## all speeds beside upstream llama.cpp, in 22 to 30 minutes on two cores: results/speed-LEVEL.md, .tsv; needs DW_STOCK=FOLDER
+bench: all $(BENCHES)  ## all speeds beside upstream llama.cpp, in about half an hour on two cores: results/speed-LEVEL.md, .tsv; needs DW_STOCK=FOLDER
 	sh experiments/bench.sh
 
 bench-quick: all $(BENCHES)  ## the same for the small models in three minutes, to the terminal only; needs DW_STOCK=FOLDER

@@ -30,7 +30,7 @@ static const opt_row rows[] = {
     {"keys", 0, OPT_FLAG, 0, &o.keys, NULL, NULL, "list the metadata keys"},
     {"lineage", 0, OPT_FLAG, 0, &o.lineage, NULL, NULL, "print the model's own commands, the oldest first (file names without folders); those of its plan and its statistics are in these files"},
     {"verify", 0, OPT_FLAG, 0, &o.verify, NULL, NULL, "check the hashes of the lineage's inputs and texts that are at hand; exit 1 if one differs, or if none is at hand"},
-    {"inputs", 0, OPT_TEXTS, 0, &o.inputs, NULL, "DIR", "folders to look for inputs in, besides this one and the file's"},
+    {"inputs", 0, OPT_TEXTS, 0, &o.inputs, NULL, "DIR", "folders to look for inputs in, in addition to this one and the file's"},
     {"json", 0, OPT_FLAG, 0, &o.json, NULL, NULL, "one JSON object instead of text"},
     OPT_COMMON_HEADING, OPT_QUIET, {0}};
 // clang-format on

@@ -42,7 +42,7 @@ static const opt_row options[] = {
     {"what", 0, OPT_CHOICE, 0, &o.what, "all", "PART", "what is measured", OPT_CHOICES_HELP(parts, part)},
     {"repeats", 0, OPT_INT, 0, &o.repeats, "7", "N", "times that each is measured", .min = 1, .max = 1000},
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, "2GiB", "SIZE",
-     .help = "largest working set; at least four times the cache that is really yours", .min = 1 << 20,
+     .help = "largest working set; give at least four times the cache that this process can use", .min = 1 << 20,
      .max = INFINITY},
     {"file", 0, OPT_PATH, OPT_INPUT, &o.file, NULL, "FILE", .help = "file to map; default: a temporary one"},
     {"file-bytes", 0, OPT_BYTES, 0, &o.file_bytes, "512MiB", "SIZE", .help = "size of the temporary file",
@@ -56,7 +56,7 @@ static const opt_program program = {
     .summary = "measure what this machine can do",
     .usage = "[--what PART] [-t N] > limits.tsv",
     .about =
-        "Prints one row a measurement: the median of the repeats, the least and the most, the unit, "
+        "Prints one row per measurement: the median of the repeats, the least and the most, the unit, "
         "and what others took\n"
         "of the machine meanwhile (CPU seconds a second of wall time, the host's steal included).  Bandwidth counts\n"
         "1e9 bytes, an operation is a multiply or an add.",

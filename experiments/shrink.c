@@ -82,7 +82,7 @@ static const opt_row rows[] = {
      "calibration texts",
      .min = 0, .max = 1e6},
     {"eval", 0, OPT_TEXTS, OPT_INPUT, &o.eval, NULL, "TEXT",
-     "texts for the rows; default: every fifth text of -f, which then makes nothing"},
+     "texts for the rows; default: every fifth text of -f; these are then not used for calibration"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 8, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every -f; 20 is 1-20"},
     {"eval-windows", 0, OPT_RANGE, 0, &o.eval_windows, NULL, "A-B", "only windows A to B of every --eval"},

@@ -50,8 +50,8 @@ static const opt_row rows[] = {
      "or: a token takes N microseconds at most, measured here on -t threads; for uniform and sensitivity", .min = 0,
      .max = 1e12},
     {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "TYPES",
-     "the file's types after requant --mixture or --type TYPES, which widths then fit, and of which --bytes counts; a "
-     "name of both is the mixture",
+     "fit widths to the types that a later requant --mixture or --type gives, and count --bytes in them; a name that is "
+     "both is the mixture",
      OPT_CHOICES(as_names)},
     {"output-type", 0, OPT_CHOICE, 0, &o.output_type, NULL, "TYPE",
      "of --as MIXTURE with --bytes: type of the matrix that gives the logits, as requant's",

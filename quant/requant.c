@@ -35,7 +35,7 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the model to write", .holds = KIT_GGUF},
     {.kind = OPT_GROUP,
-     .help = "which tensor gets which type (one of the first three; with --cold-type none keeps the types)"},
+     .help = "which tensor gets which type (one of --type, --mixture and --recipe; with --cold-type alone types are kept)"},
     {"type", 0, OPT_CHOICE, 0, &o.type, NULL, "TYPE", "this type for every matrix", OPT_CHOICES(quant_types)},
     {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types that upstream llama.cpp gives under this name",
      OPT_CHOICES(kit_mixtures)},

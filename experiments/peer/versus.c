@@ -47,7 +47,7 @@ static const opt_row options[] = {
     {"pairs", 0, OPT_INT, 0, &o.pairs, "21", "N", "pairs of laps", .min = 1, .max = 9999},
     {"seconds", 0, OPT_INT, 0, &o.seconds, "0", "N",
      "end each row after about N seconds of laps, with fewer pairs but at least 3; 0: never", .min = 0, .max = 1000000},
-    {"tokens", 'n', OPT_INT, 0, &o.tokens, "0", "N", "tokens of a lap of decode; 0: a third of a second's", .min = 0,
+    {"tokens", 'n', OPT_INT, 0, &o.tokens, "0", "N", "tokens of a lap of decode; 0: as many as take a third of a second", .min = 0,
      .max = 100000},
     {"prefill", 0, OPT_INT, 0, &o.prefill, "512", "N", "tokens of a lap of prefill", .min = 1, .max = 100000},
     {"depth", 0, OPT_TEXT, 0, &o.depths, "0", "D[,D...]", "tokens in the KV cache before those of a lap; a row each"},
