@@ -17,7 +17,7 @@ done <commands
 test "$(ls help.* | wc -l)" -ge 14
 test $bad = 0
 
-sed -n '/^A tour:/,/^```$/p' "$ROOT/README.md" | grep '^deadwood' >tour.sh
+sed -n '/^## A tour/,/^```$/p' "$ROOT/README.md" | grep '^deadwood' >tour.sh
 test "$(wc -l <tour.sh)" -ge 13
 if git -C "$ROOT" rev-parse 2>err; then
     sed -n '/^## Tables and plots/,/^## /p' "$ROOT/README.md" | grep '^deadwood table' | cat tour.sh - |
