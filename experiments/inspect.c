@@ -294,13 +294,11 @@ static json_t *json_tensors(const dw_gguf *g) {
     return list;
 }
 
+static void append_step(void *steps, const struct json_t *step) { json_array_append(steps, (json_t *)(uintptr_t)step); }
+
 static json_t *json_lineage(const dw_gguf *g) {
     json_t *steps = json_array();
-    const dw_kv *kv = dw_gguf_find(g, LINEAGE_KEY);
-    for (size_t i = 0; kv && kv->str && i < kv->count; i++) {
-        json_t *step = dw_json_parse(kv->str[i].ptr, kv->str[i].len, DW_JSON_TREE, "lineage", NULL);
-        if (step) json_array_append_new(steps, step);
-    }
+    lineage_steps(g, append_step, steps, NULL);
     return steps;
 }
 

@@ -142,11 +142,22 @@ enum { CELL = 320 };
 const char exp_rows_comment[] =
     "# deadwood rows, version 1: a line a model and text; deadwood score --columns says what they mean";
 
+/* The sums beside a table can be read, if there are any. */
+static int check_sums(const char *path, dw_err *err) {
+    char *of = measure_book_path(path, err);
+    measure_book *b = of ? measure_book_new(err) : NULL;
+    const int rc = b && (!dw_file_exists(of) || !measure_book_read(b, of, err)) ? 0 : -1;
+    measure_book_free(b);
+    free(of);
+    return rc;
+}
+
 int exp_check_results(const char *path, dw_err *err) {
     const size_t n_columns = exp_n_columns();
     const char **names = dw_alloc(n_columns, sizeof *names, "rows", err);
     for (size_t i = 0; names && i < n_columns; i++) names[i] = exp_columns[i].name;
-    const int rc = names ? tsv_check(path, names, n_columns, err) : -1;
+    int rc = names ? tsv_check(path, names, n_columns, err) : -1;
+    if (!rc && tsv_is_there(path)) rc = check_sums(path, err);
     free(names);
     return rc;
 }
@@ -206,8 +217,11 @@ static int append_sums(const char *path, bool exists, const measure_sums *sums, 
     return rc;
 }
 
-int exp_append_results(const char *path, const exp_result *r, size_t n, const measure_sums *sums, size_t *n_again,
+/* Rows are added to the file that a symbolic link leads to, and their sums beside that. */
+int exp_append_results(const char *link, const exp_result *r, size_t n, const measure_sums *sums, size_t *n_again,
                        dw_err *err) {
+    char *real = realpath(link, NULL);
+    const char *path = real ? real : link;
     const size_t n_columns = exp_n_columns();
     const char **names = dw_alloc(n_columns, sizeof *names, "rows", err),
                **cells = dw_alloc(n * n_columns, sizeof *cells, "rows", err);
@@ -219,13 +233,14 @@ int exp_append_results(const char *path, const exp_result *r, size_t n, const me
         exp_cell(&r[i / n_columns], &exp_columns[i % n_columns], text[i], sizeof text[i]);
         cells[i] = text[i];
     }
-    const bool exists = dw_file_exists(path);
+    const bool exists = tsv_is_there(path);
     *n_again = 0;
     if (!rc && exists) rc = tsv_check(path, names, n_columns, err);
     if (!rc && exists) rc = count_again(path, cells, n, n_again, err);
     if (!rc && sums) rc = append_sums(path, exists, sums, err);
     if (!rc) rc = tsv_append_locked(path, exp_rows_comment, names, n_columns, cells, n, err);
     tsv_unlock(folder);
+    free(real);
     free(names);
     free(cells);
     free(text);

@@ -814,6 +814,37 @@ static void many_texts(void) {
     dw_gguf_close(g);
 }
 
+/* What is written can be read: a step of so many texts, or none. */
+static void many_own_texts(void) {
+    static const struct {
+        int n;
+        bool can;
+    } cases[] = {{45000, true}, {250000, false}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        dw_err err = {0};
+        REQUIRE(read_line(&collect, "", &err) == OPT_DONE, "%s", err.text);
+        lineage *l = lineage_new(&collect, NULL, &err);
+        bool ok = l;
+        for (int i = 0; i < cases[k].n && ok; i++) {
+            char hex[65];
+            snprintf(hex, sizeof hex, "%064x", i);
+            ok = !lineage_text_blocks(l, "text.txt", hex, "", 1, &err);
+        }
+        dw_gguf_writer *w = dw_gguf_writer_new(test_file("own.gguf"), &err);
+        REQUIRE(ok && w, "%s", err.text);
+        CHECK(!lineage_write(l, w, &err) == cases[k].can && (cases[k].can || strstr(err.text, "too many values")), "%s",
+              err.text);
+        lineage_free(l);
+        if (cases[k].can) {
+            CHECK(!dw_gguf_begin(w, &err) && !dw_gguf_commit(w, &err), "%s", err.text);
+            dw_gguf *g = dw_gguf_open(test_file("own.gguf"), &err);
+            CHECK(g && !lineage_check(g, &err), "%s", err.text);
+            dw_gguf_close(g);
+        }
+        dw_gguf_writer_free(w);
+    }
+}
+
 static void many_arguments(void) {
     enum { N = 300000 };
     dw_err err = {0};
@@ -880,6 +911,7 @@ static const test_case cases[] = {
     {"a forged parent proposes no file elsewhere and no hidden one", forged_outputs},
     {"a damaged lineage is one sentence", bad_lineage},
     {"tens of thousands of texts of a teacher are taken in seconds, each once", many_texts},
+    {"a lineage of very many texts is written so that it can be read, or not at all", many_own_texts},
     {"a step with hundreds of thousands of arguments is shown in seconds", many_arguments},
     {"a text whose blocks are alike is compared in seconds", many_equal_blocks},
     {"a CPU that OpenBLAS takes for a Prescott gets the kernels of its own instructions", blas_cores},

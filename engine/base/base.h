@@ -196,7 +196,7 @@ int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err); // bu
 int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int dw_out_commit(dw_out *out, dw_err *err);
 /* Commits only a file that passes a check.  check(ctx, path, err) opens the complete new file for reading under `path`,
- * which is not its final name, and returns 0, or -1 with the reason and without a path in it.  After a failed check an
+ * which is not its final name, and returns 0, or -1 with the reason.  After a failed check an
  * old file of the final name is unchanged, and the new one is removed. */
 typedef int dw_out_check(void *ctx, const char *path, dw_err *err);
 int dw_out_commit_checked(dw_out *out, dw_out_check *check, void *ctx, dw_err *err);

@@ -161,7 +161,7 @@ int dw_map_file(dw_map *map, const char *path, dw_err *err) {
     const int why = errno;
     close(fd);
     if (data == MAP_FAILED) return dw_fail(err, "cannot map '%s' (%zu bytes): %s", path, size, strerror(why));
-    if (size) *map = (dw_map){data, size, stamp_of(&st)};
+    *map = (dw_map){size ? data : nothing, size, stamp_of(&st)};
     return 0;
 }
 

@@ -25,7 +25,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BUFFER_BYTES = 2 << 20, MAX_OPEN = 64, MAX_FILES = 16, N_DIGITS = 16, MAX_NAME = 255 };
+enum { BUFFER_BYTES = 2 << 20, MOST_AT_ONCE = 1 << 30 }; // Linux writes at most 2 GB less a page
+enum { MAX_OPEN = 64, MAX_FILES = 16, N_DIGITS = 16, MAX_NAME = 255 };
 
 struct dw_out {
     char *path, *temporary; // the final name and the random one
@@ -127,6 +128,22 @@ static int refuse_input(const dw_out *out, dw_err *err) {
     return dw_fail(err, "'%s' is input and output at once; choose another name for the output", out->path);
 }
 
+/* Whether a rename can replace the file: not where something is mounted, nor where only owners may. */
+static bool may_replace(const char *path, const struct stat *file) {
+    struct stat st;
+    char *folder = folder_of(path);
+    const bool known = folder && !stat(folder, &st);
+    free(folder);
+    if (!known) return true;
+    const uid_t own = geteuid();
+    if ((st.st_mode & S_ISVTX) && own && own != st.st_uid && own != file->st_uid) return false;
+#ifdef STATX_ATTR_MOUNT_ROOT
+    struct statx x;
+    if (!statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &x) && x.stx_attributes & STATX_ATTR_MOUNT_ROOT) return false;
+#endif
+    return true;
+}
+
 static int check_path(const dw_out *out, dw_err *err) {
     struct stat st;
     const size_t n = strlen(out->path);
@@ -138,6 +155,11 @@ static int check_path(const dw_out *out, dw_err *err) {
     }
     if (!S_ISREG(st.st_mode))
         return dw_fail(err, "cannot write '%s': it is %s, not a regular file", out->path, dw_file_kind(st.st_mode));
+    if (!may_replace(out->path, &st))
+        return dw_fail(err,
+                       "cannot write '%s': it cannot be replaced, because it is mounted or of another user in a "
+                       "folder that keeps its files (sticky); choose another name",
+                       out->path);
     return refuse_input(out, err);
 }
 
@@ -300,6 +322,13 @@ static dw_hold *hold_of(const char *path) {
 /* All writes but the last are whole multiples of a huge page.  Some file systems (ext4 since Linux 6.16) then keep the
  * file in memory by huge pages, and dw_map_file maps these. */
 
+/* What continues a file may be read by those who could read it before. */
+static void keep_mode(const dw_out *out) {
+    struct stat st;
+    if (!stat(out->path, &st) && fchmod(out->fd, st.st_mode & 0777))
+        return; // the file is new where this is not allowed
+}
+
 static dw_out *open_out(const char *path, bool keeper, dw_err *err) {
     dw_out *out = dw_alloc(1, sizeof *out, "an output file", err);
     if (!out) return NULL;
@@ -313,9 +342,11 @@ static dw_out *open_out(const char *path, bool keeper, dw_err *err) {
     if ((out->slot = claim(out->temporary, err)) < 0) goto fail;
     out->fd = open_nameless(path, out->temporary);
     out->nameless = out->fd >= 0;
-    if (out->nameless) return out;
-    out->fd = open_named(out->temporary);
-    if (out->fd >= 0) return out;
+    if (!out->nameless) out->fd = open_named(out->temporary);
+    if (out->fd >= 0) {
+        if (keeper) keep_mode(out);
+        return out;
+    }
     dw_fail(err, "cannot write '%s': %s", path, strerror(errno));
 fail:
     dw_out_free(out);
@@ -354,7 +385,8 @@ static size_t fill(dw_out *out, const uint8_t *data, size_t size) {
 int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err) {
     const uint8_t *at = data;
     while (size) {
-        const size_t whole = out->n_buffered ? 0 : size / BUFFER_BYTES * BUFFER_BYTES,
+        const size_t most = size < MOST_AT_ONCE ? size : MOST_AT_ONCE;
+        const size_t whole = out->n_buffered ? 0 : most / BUFFER_BYTES * BUFFER_BYTES,
                      n = whole ? whole : fill(out, at, size);
         if (whole && write_all(out, at, whole, err)) return -1;
         if (out->n_buffered == BUFFER_BYTES && flush(out, err)) return -1;

@@ -236,10 +236,17 @@ static const struct {
                {"ffn_up.weight", KIT_STATS_FFN_IN},        {"ffn_down.weight", KIT_STATS_FFN_NEURON}};
 enum { N_READERS = sizeof readers / sizeof *readers };
 
+static bool has_sums(const double *sums, int n) {
+    for (int j = 0; j < n; j++)
+        if (sums[j] != 0) return true;
+    return false;
+}
+
+/* Statistics that were made of an importance matrix have zeros where that had no entry. */
 static int put_sums(kit_imatrix *im, const dw_gguf *g, const char *name, int n, const double *sums, uint64_t count,
                     dw_err *err) {
     const dw_tensor *t = dw_gguf_find_tensor(g, name);
-    if (!t) return 0;
+    if (!t || !has_sums(sums, n)) return 0;
     if (t->ne[0] != (size_t)n) return dw_fail(err, "'%s' has %zu columns, the statistics have %d", name, t->ne[0], n);
     return kit_imatrix_put(im, name, n, sums, count, err);
 }
@@ -296,6 +303,7 @@ int kit_imatrix_to_stats(const kit_imatrix *im, kit_stats *s, dw_err *err) {
             if (take_sums(e, s->text_output_square, s->n_embd, n_tokens, err)) return -1;
             continue;
         }
+        if (!strcmp(e->name, "token_embd.weight")) continue; // statistics have none; some files count tokens there
         if (!find_input(e, &l, &k) || l >= s->n_layer || !s->layer[l].n_input[k])
             return dw_fail(err, "the imatrix belongs to another model: it has '%s', which this model lacks", e->name);
         if (take_sums(e, s->layer[l].text_square[k], s->layer[l].n_input[k], n_tokens, err)) return -1;

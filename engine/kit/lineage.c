@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 enum { BLOCK = 16, LEAK_BLOCKS = 3, MAX_STEPS = 1024, MAX_TAKEN = 16 << 20, MAX_JSON = 8 << 20 };
+enum { STEP_TREE = 256 << 20 }; // what a step may take in memory: 160,000 short texts, 2,000 of the longest
 
 static const char key[] = LINEAGE_KEY;
 
@@ -54,7 +55,7 @@ static int find_steps(const dw_gguf *g, const dw_kv **steps, dw_err *err) {
 }
 
 static json_t *parse_text(const char *text, size_t len, size_t i, dw_err *err) {
-    json_t *step = dw_json_parse(text, len, DW_JSON_TREE, key, err);
+    json_t *step = dw_json_parse(text, len, STEP_TREE, key, err);
     if (step && json_is_string(json_object_get(step, "tool")) && json_is_array(json_object_get(step, "args")))
         return step;
     json_decref(step);
@@ -273,16 +274,19 @@ int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], con
 typedef struct text_view {
     const char *name, *sha256, *blocks;
     uint64_t n_tokens;
+    bool is_imported; // sums of an imatrix, whose texts are not known
 } text_view;
 
 static text_view view_stats(const void *texts, size_t i) {
     const kit_stats_text *t = (const kit_stats_text *)texts + i;
-    return (text_view){t->name, t->sha256, t->blocks, t->n_tokens};
+    // an imatrix of the old form counts windows instead of tokens
+    const bool is_short = t->n_tokens < BLOCK && t->n_tokens > (uint64_t)t->n_windows;
+    return (text_view){t->name, t->sha256, t->blocks, t->n_tokens, !*t->blocks && !is_short};
 }
 
 static text_view view_plan(const void *texts, size_t i) {
     const kit_plan_text *t = (const kit_plan_text *)texts + i;
-    return (text_view){t->name, t->sha256, t->blocks, t->n_tokens};
+    return (text_view){t->name, t->sha256, t->blocks, t->n_tokens, !*t->blocks && t->n_tokens >= BLOCK};
 }
 
 static int add_texts(lineage *l, text_view (*view)(const void *texts, size_t i), const void *texts, size_t n,
@@ -290,8 +294,7 @@ static int add_texts(lineage *l, text_view (*view)(const void *texts, size_t i),
     for (size_t i = 0; i < n; i++) {
         const text_view t = view(texts, i);
         if (lineage_text_blocks(l, t.name, t.sha256, t.blocks, t.n_tokens, err)) return -1;
-        const bool is_imported = t.n_tokens >= BLOCK && !*t.blocks; // sums of an imatrix, whose texts are not known
-        if (is_imported && lineage_unnamed_data(l, t.name, err)) return -1;
+        if (t.is_imported && lineage_unnamed_data(l, t.name, err)) return -1;
     }
     return 0;
 }
@@ -378,7 +381,9 @@ int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
     const size_t n = json_array_size(l->steps);
     size_t n_last;
     char *last = dump(l->step, JSON_COMPACT, &n_last, err);
-    dw_str *steps = last ? dw_alloc(n + 1, sizeof *steps, "the lineage", err) : NULL;
+    json_t *read_back = last ? parse_text(last, n_last, n, err)
+                             : NULL; // a model whose lineage cannot be read is of no use
+    dw_str *steps = read_back ? dw_alloc(n + 1, sizeof *steps, "the lineage", err) : NULL;
     if (steps) {
         for (size_t i = 0; i < n; i++) {
             const json_t *s = json_array_get(l->steps, i);
@@ -388,6 +393,7 @@ int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
         dw_gguf_set_strs(w, key, steps, n + 1);
     }
     const int rc = steps ? 0 : -1;
+    json_decref(read_back);
     free(steps);
     free(last);
     return rc;

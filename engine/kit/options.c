@@ -432,6 +432,7 @@ int opt_read(const opt_program *program, int argc, char **argv, dw_err *err) {
 static void check_stdout(void) {
     if (!fflush(stdout) && !ferror(stdout)) return;
     fprintf(stderr, "%s: cannot write to stdout: %s\n", tool_name(), strerror(errno));
+    dw_out_remove_unfinished(); // _exit skips the exit handlers that were installed before this one
     _exit(1);
 }
 

@@ -424,15 +424,30 @@ int kit_stats_n_windows(const kit_stats *s) {
     return n;
 }
 
+/* Tokens of the texts of each row (n_row); free() it. */
+static uint64_t *tokens_of_rows(const kit_stats *s, dw_err *err) {
+    uint64_t *n = dw_alloc(s->n_row, sizeof *n, "tokens of rows", err);
+    for (size_t t = 0; n && t < s->n_text; t++) n[s->text[t].row] += s->text[t].n_tokens;
+    return n;
+}
+
+/* A row whose neurons were counted for fewer tokens holds sums of an imatrix, alone or added to others. */
 int kit_stats_check_neurons(const kit_stats *s, dw_err *err) {
-    for (int l = 0; l < s->n_layer; l++)
-        for (size_t t = 0; t < s->n_text; t++)
-            if (!s->layer[l].count[s->text[t].row])
-                return dw_fail(err,
-                               "the statistics know nothing of single neurons for '%s', as those from an imatrix do; "
-                               "collect them from texts",
-                               s->text[t].name);
-    return s->n_text ? 0 : dw_fail(err, "the statistics have no text");
+    if (!s->n_text) return dw_fail(err, "the statistics have no text");
+    uint64_t *n_tokens = tokens_of_rows(s, err);
+    int rc = n_tokens ? 0 : -1;
+    for (int l = 0; l < s->n_layer && !rc; l++)
+        for (size_t t = 0; t < s->n_text && !rc; t++) {
+            const size_t row = s->text[t].row;
+            if (!s->layer[l].count[row] || s->layer[l].count[row] != n_tokens[row])
+                rc = dw_fail(
+                    err,
+                    "the statistics know nothing of single neurons for '%s' or for what was added to it, as those "
+                    "from an imatrix do; collect them from texts",
+                    s->text[t].name);
+        }
+    free(n_tokens);
+    return rc;
 }
 
 int kit_stats_check_gradients(const kit_stats *s, const char *what, dw_err *err) {
@@ -845,9 +860,8 @@ static int read_text_rows(kit_h5_in *r, size_t n_text, int32_t **row, size_t *n_
 }
 
 static int check_row_counts(const kit_h5_in *r, const kit_stats *s) {
-    uint64_t *n_tokens = dw_alloc(s->n_row, sizeof *n_tokens, "tokens of rows", r->err);
+    uint64_t *n_tokens = tokens_of_rows(s, r->err);
     int rc = n_tokens ? 0 : -1;
-    for (size_t t = 0; t < s->n_text && !rc; t++) n_tokens[s->text[t].row] += s->text[t].n_tokens;
     for (int l = 0; l < s->n_layer && !rc; l++)
         for (size_t i = 0; i < s->n_row && !rc; i++)
             if (s->layer[l].count[i] > n_tokens[i] || s->layer[l].text_n_cosine[i] > n_tokens[i])

@@ -137,15 +137,14 @@ static int match_columns(const tsv_table *old, const char *const *columns, size_
     return 0;
 }
 
-/* An empty file counts as none: mktemp makes such files. */
-static bool is_there(const char *path) {
+bool tsv_is_there(const char *path) {
     struct stat st;
     return !access(path, F_OK) && !(!stat(path, &st) && S_ISREG(st.st_mode) && !st.st_size);
 }
 
 int tsv_check(const char *path, const char *const *columns, size_t n_columns, dw_err *err) {
     tsv_table old;
-    if (!is_there(path)) return 0;
+    if (!tsv_is_there(path)) return 0;
     if (tsv_read(&old, path, err)) return -1;
     size_t *from = dw_alloc(old.n_columns, sizeof *from, "the columns", err);
     int rc = from ? match_columns(&old, columns, n_columns, from, err) : -1;
@@ -173,7 +172,7 @@ static int write_old(dw_out *out, const char *path, bool exists, const char *com
 
 static int rewrite(const char *path, const char *comment, const char *const *columns, size_t n,
                    const char *const *cells, size_t n_rows, dw_err *err) {
-    const bool exists = is_there(path);
+    const bool exists = tsv_is_there(path);
     tsv_table old = {0};
     if (exists && tsv_read(&old, path, err)) return -1;
     const size_t n_out = exists ? old.n_columns : n;

@@ -28,6 +28,7 @@ int tsv_append_locked(const char *path, const char *comment, const char *const *
 
 /* Fails if tsv_append_locked would refuse these columns: the file exists and is not a table with all of them.  Call
  * it before the work whose rows are appended. */
+bool tsv_is_there(const char *path); // an empty file counts as none: mktemp makes such files
 int tsv_check(const char *path, const char *const *columns, size_t n_columns, dw_err *err);
 
 #endif

@@ -79,10 +79,17 @@ void kit_weights_release(kit_weights *w) {
     w->is_stats = false;
 }
 
+/* Zeros alone say nothing: encoders would divide by their sum. */
+static bool says_something(const kit_imatrix_entry *e) {
+    for (int j = 0; j < e->n; j++)
+        if (e->mean[j] > 0) return true;
+    return false;
+}
+
 int kit_weights_find(const kit_weights *w, const dw_tensor *t, const float **mean, dw_err *err) {
     const kit_imatrix_entry *e = kit_imatrix_find(&w->matrix, t->name);
     const bool fits = e && (size_t)e->n == t->ne[0];
-    *mean = fits ? e->mean : NULL;
+    *mean = fits && says_something(e) ? e->mean : NULL;
     if (!e || fits || !strcmp(t->name, "token_embd.weight")) return 0; // some files count tokens there, not columns
     return dw_fail(err,
                    "tensor '%s' has rows of %zu values and %d importances: these are of another model, or of this one "

@@ -36,7 +36,7 @@ struct json_t *dw_json_parse(const char *text, size_t len, size_t max_tree, cons
     const size_t n = tree_bytes(text, len);
     if (n > max_tree) {
         dw_fail(err, "'%s' has too many values: its %zu bytes would take %zu MiB of memory, at most %zu are allowed",
-                what, len, n >> 20, max_tree >> 20);
+                what, len, (n + (1 << 20) - 1) >> 20, max_tree >> 20);
         return NULL;
     }
     json_error_t why;
