@@ -401,7 +401,7 @@ skip_at_run_time() {
     speed gated fused gated-0.9 gated-0.8 gated-0.7 gated-0.5
     speed listed listed "$gated"
     if is "$(value "$gated" ln_ratio) <= log(1.02)"; then
-        found="The sparsest that costs at most 2 % is $gated"
+        found="The sparsest that costs at most 2 % on these texts, by which it is chosen, is $gated"
     else
         found="None costs at most 2 %; $gated costs $(costs "$gated")"
     fi

@@ -121,7 +121,7 @@ static const opt_program program = {
         "\n"
         "With --evaluations N, widths differ by layer: neurons move between layers while the divergence from the "
         "whole model falls, on texts that the statistics leave out (rank --allocate evolve).  The control of random "
-        "neurons keeps one rate for all layers.",
+        "neurons keeps one rate for all layers, which with --bytes may be another: compare its size.",
     .example = "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --rate 0.3 -o small.gguf\n"
                "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --bytes 8MB --mixture Q4_K_M -o small.gguf",
     .rows = rows};
@@ -346,7 +346,8 @@ static bool widths_fit(const shrink *s, bool is_control) {
 
 static void put_rank(char **to, const shrink *s, const words *w, const char *metric, dw_err *err) {
     const bool is_random = !strcmp(metric, "random");
-    dw_append(to, err, "rank -m %s%s --metric %s", w->model, is_random ? " --seed 1" : " -s $stats", metric);
+    // random neurons need no statistics, but their cut names the same texts, which --bytes counts
+    dw_append(to, err, "rank -m %s -s $stats%s --metric %s", w->model, is_random ? " --seed 1" : "", metric);
     if (o.bytes)
         dw_append(to, err, " --bytes %.0f", (double)o.bytes - lineage_bytes(s)); // rank does not know what heal adds
     else

@@ -222,7 +222,8 @@ static double fixed_bytes(const inputs *in, const gating *g, int l) {
 static int choose_threshold(gating *g, const inputs *in, int l, dw_err *err) {
     predict_values values;
     if (kit_stats_need_layer(&in->stats, l, err)) return -1;
-    if (predict_values_of(&values, in->rule, in->group, &in->stats.layer[l], err)) return -1;
+    if (predict_values_of(&values, in->rule, in->group, dw_model_activation(in->model), &in->stats.layer[l], err))
+        return -1;
     g->threshold[l] = predict_threshold_for(&values, o.activity);
     g->activity[l] = (float)predict_activity_at(&values, g->threshold[l]);
     say("layer %2d: activity %.4f wanted, %.4f expected at threshold %.6g", l, o.activity, (double)g->activity[l],

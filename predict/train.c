@@ -24,8 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_MASS 0.98 // as in the table of options
-
 static const struct { const char *name; } inputs[] = {{"ffn"}, {"previous"}, {0}};
 
 static struct {
@@ -551,9 +549,9 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
     return report(r, err) ? -1 : write_model(r, err);
 }
 
-/* A mass of 0, or the default's, is not asked for. */
+/* A mass of 0 is not asked for. */
 static void check_usage(void) {
-    const bool has_mass = o.mass > 0 && o.mass != DEFAULT_MASS;
+    const bool has_mass = o.mass > 0 && opt_is_given("mass");
     if ((o.recall > 0) + (o.activity > 0) + has_mass > 1) die_usage("give one of --mass, --recall and --activity");
     if (o.mass == 0 && o.recall == 0 && o.activity == 0)
         die_usage("--mass 0 would open no group; give a larger one, or --recall or --activity");

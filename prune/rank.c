@@ -44,13 +44,15 @@ static const opt_row rows[] = {
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping",
      OPT_CHOICES(rank_metrics)},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0, .max = 1},
-    {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the file's size after the cut, at most", .min = 1,
+    {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE",
+     "or: the file's size after the cut, at most; requant -s adds half a byte for each token of its texts", .min = 1,
      .max = 1e15},
     {"us", 0, OPT_REAL, 0, &o.us, "0", "N",
      "or: a token takes N microseconds at most, measured here on -t threads; for uniform and sensitivity", .min = 0,
      .max = 1e12},
     {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "TYPES",
-     "fit widths to the types that a later requant --mixture or --type gives, and count --bytes in them; a name that is "
+     "fit widths to the types that a later requant --mixture or --type gives, and count --bytes in them; a name that "
+     "is "
      "both is the mixture",
      OPT_CHOICES(as_names)},
     {"output-type", 0, OPT_CHOICE, 0, &o.output_type, NULL, "TYPE",
@@ -90,8 +92,8 @@ static const opt_row rows[] = {
     {"ablation", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT | OPT_STDOUT, &o.ablation, NULL, "FILE",
      "measure the loss without single groups on the texts of -f, and write it beside all metrics; -: standard output",
      .holds = KIT_SCORES | KIT_TEXT},
-    {"sample", 0, OPT_INT, 0, &o.sample, NULL, "N", "of --ablation: random groups of every layer; default: 4",
-     .min = 1, .max = 1 << 20},
+    {"sample", 0, OPT_INT, 0, &o.sample, NULL, "N", "of --ablation: random groups of every layer; default: 4", .min = 1,
+     .max = 1 << 20},
     {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL,
      "print how all metrics but obs and obs-gradient agree, as a table; needs --rate or --bytes"},
     OPT_COMMON,

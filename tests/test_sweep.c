@@ -1109,11 +1109,43 @@ static void gates_controlled(void) {
           "%s", test_run_output());
     const char *said = test_run_output();
     CHECK(strstr(said, "by energy and at random in three seeds (steps fixed_gated fixed_score)"), "%s", said);
-    CHECK(count_in(file("log"), "--rule static --seed 1 --activity 0.75") == 1 &&
+    CHECK(count_in(file("log"), "--rule static --activity 0.75") == 1 &&
               count_in(file("log"), "--rule random --seed 3 --activity 0.5") == 1 &&
               count_in(file("log"), "deadwood gate -m ") == 2 + 8,
           "%s", said);
     CHECK(count_in(file("log"), "deadwood score -m ") == 2 + 8 + 1, "%s", said); // gated, fixed, the stored base
+    CHECK(!test_run("cd %s && deadwood-sweep -q %s -o %s", test_folder(), file("gates.grid"), file("gates")), "%s",
+          test_run_output());
+    CHECK(!test_run("grep -c 'control' %s/rows.tsv", file("gates")) && atoi(test_run_output()) >= 8, "%s",
+          test_run_output());
+    write_text(file("open.grid"), HEAD "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+                                       "stats : collect -m $dense -f a.txt -o $out.h5\n"
+                                       "gated : gate -m $dense -s $stats --rule group-max --activity 0.5 -o $out.gguf\n"
+                                       "score : score -m $gated --base $dense -f a.txt --no-speed -o $rows\n");
+    CHECK(!test_run("cd %s && deadwood-sweep %s -o %s --dry-run", test_folder(), file("open.grid"), file("open")) &&
+              strstr(test_run_output(), "write --group into the step"),
+          "%s", test_run_output());
+}
+
+/* Statistics of a model that was cut say nothing of the whole one, whose second control would be the first. */
+static void iterative_cuts(void) {
+    static const char text[] = HEAD
+        "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+        "stats : collect -m $dense -f a.txt -o $out.h5\n"
+        "plan : rank -m $dense -s $stats --metric random --rate 0.25 --multiple 32 -o $out.tsv\n"
+        "cut : cut -m $dense -p $plan -o $out.gguf\n"
+        "again : collect -m $cut -f a.txt -o $out.h5\n"
+        "plan2 : rank -m $cut -s $again --metric random --rate 0.25 --multiple 32 -o $out.tsv\n"
+        "cut2 : cut -m $cut -p $plan2 -o $out.gguf\n"
+        "score : score -m $cut2 --base $dense -f a.txt --no-speed -o $rows\n";
+    set_up();
+    write_texts();
+    write_text(file("twice.grid"), text);
+    CHECK(!test_run("cd %s && deadwood-sweep %s -o %s --dry-run", test_folder(), file("twice.grid"), file("twice")),
+          "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "with the statistics $stats (steps rounded_cut rounded_score)") &&
+              !strstr(test_run_output(), "rounded_cut2"),
+          "%s", test_run_output());
 }
 
 /* A dry run of a grid with a cut and two gates, which ends in these steps. */
@@ -1399,6 +1431,31 @@ static void variables_in_columns(void) {
           "%s", test_run_output());
 }
 
+/* Rows of n models, of which the second is a little worse than the first. */
+static void write_models(const char *path, int first, int n) {
+    FILE *f = fopen(path, "w");
+    REQUIRE(f);
+    fprintf(f, "date\tmodel\tmodel_sha256\ttext\ttext_sha256\tbase\tbase_sha256\twindows\tln_ratio\tln_ratio_se\t"
+               "file_bytes\tbytes_per_token\n");
+    for (int i = first; i < first + n; i++)
+        fprintf(f, "d\tm%d.gguf\th%d\tt\tth\tb\tbh\t1000\t%g\t0.01\t%d\t%d\n", i, i, i == 1 ? 0.14 : 0.1 + 0.0001 * i,
+                i < 2 ? 1000 : 2000 + i, i < 2 ? 1000 : 2000 + i);
+    fclose(f);
+}
+
+/* A model is not removed for a difference that is none when all rows are there. */
+static void expected_rows(void) {
+    dw_err err = {0};
+    write_models(file("first.tsv"), 0, 2);
+    write_models(file("second.tsv"), 2, 6);
+    judge *j = judge_new(2, &err);
+    REQUIRE(j, "%s", err.text);
+    judge_expect(j, 8);
+    CHECK(!judge_add(j, 0, file("first.tsv"), "-", false, &err) && judge_keeps(j, 0, "m1.gguf"), "%s", err.text);
+    CHECK(!judge_add(j, 1, file("second.tsv"), "-", false, &err) && judge_keeps(j, 0, "m1.gguf"), "%s", err.text);
+    judge_free(j);
+}
+
 static int n_models(const char *dir) {
     test_run("ls %s | grep -c gguf", file(dir));
     return atoi(test_run_output());
@@ -1520,6 +1577,8 @@ static const test_case cases[] = {
     {"controls come from the 16-bit model with the same statistics, and are refused aloud where they cannot",
      controls_made},
     {"gates get fixed neurons at their activities as controls", gates_controlled},
+    {"a verdict counts the rows that are still to come", expected_rows},
+    {"a model that is cut twice gets plain roundings once, with statistics of its own", iterative_cuts},
     {"a model gets its controls wherever it stands in a step of several models", controls_of_several_models},
     {"so do several models of a step, each its own", controls_of_several_gates},
     {"verdicts follow from size and quality, whatever comes first", verdicts},

@@ -416,16 +416,23 @@ static bool is_rounded(const controls *c, const char *source) {
     return false;
 }
 
-/* Whether an earlier cut has the same source and statistics. */
+/* The statistics that a cut used, if they are of its 16-bit source: requant takes no others for that.  NULL: none. */
+static const char *stats_of_source(const controls *c, const statement *cut, const char *source) {
+    const char *stats = stats_of(c, cut);
+    const size_t i = referred(c, stats);
+    const char *model = i != NONE && runs(&c->s[i], "collect") ? value_of(&c->s[i], "--model", "-m") : NULL;
+    return model && !same_word(c, model, source) ? NULL : stats;
+}
+
+/* Whether an earlier cut has the same source, and the same statistics if there are any of it. */
 static bool is_repeated(const controls *c, size_t cut, const char *source, const char *stats) {
     for (size_t i = 0; i < cut; i++) {
         const statement *s = &c->s[i];
         const char *model = runs(s, "cut") ? value_of(s, "--model", "-m") : NULL,
                    *own = model ? value_of(s, "--source", NULL) : NULL;
-        const char *other = model ? stats_of(c, s) : NULL;
-        if (model && has_rows(c, i) && same_word(c, own ? own : root_of(c, model), source) && !other == !stats &&
-            (!stats || same_word(c, other, stats)))
-            return true;
+        if (!model || !has_rows(c, i) || !same_word(c, own ? own : root_of(c, model), source)) continue;
+        const char *other = stats_of_source(c, s, source);
+        if (!stats || (other && same_word(c, other, stats))) return true;
     }
     return false;
 }
@@ -437,7 +444,7 @@ static void add_rounding(controls *c) {
         const char *model = runs(s, "cut") ? value_of(s, "--model", "-m") : NULL;
         if (!model || !has_rows(c, i)) continue;
         const char *own = value_of(s, "--source", NULL), *source = own ? own : root_of(c, model),
-                   *stats = stats_of(c, s);
+                   *stats = stats_of_source(c, s, source);
         const char *narrow = narrow_type(c, source), *mixture = free_name(c, "mixture", "rounding");
         if (is_rounded(c, source) || is_repeated(c, i, source, stats)) continue;
         if (narrow) {
@@ -462,11 +469,18 @@ static void add_rounding(controls *c) {
 
 /* ---- fixed neurons, for gates ------------------------------------------------------------------------------------ */
 
+static const char fixed_rules[] = "static 'random --seed 1' 'random --seed 2' 'random --seed 3'";
+
+/* Whether the size of the gate's groups is a default that the rules of the controls do not have. */
+static bool groups_are_open(const controls *c, const statement *gate) {
+    return may_be(c, value_of(gate, "--rule", NULL), "group-max") && !value_of(gate, "--group", NULL);
+}
+
 static void put_fixed(controls *c, const statement *gate) {
     PUT(c, "fixed_%s :", gate->word[0]);
     for (size_t i = 2; i < gate->n; i++) {
         const bool rule = !strncmp(gate->word[i], "--rule", 6), seed = !strncmp(gate->word[i], "--seed", 6);
-        if (rule) PUT(c, " --rule $fixed --seed $fixed_seed");
+        if (rule) PUT(c, " --rule $fixed");
         if (rule || seed)
             i += !strchr(gate->word[i], '=');
         else
@@ -486,31 +500,39 @@ static bool has_fixed(const controls *c) {
     return false;
 }
 
+/* Whether the gate gets controls; those whose groups are open get none, which is said. */
+static bool gets_fixed(controls *c, size_t gate, bool says) {
+    const statement *s = &c->s[gate];
+    if (!runs(s, "gate") || !has_rows(c, gate) || !value_of(s, "--rule", NULL)) return false;
+    if (!groups_are_open(c, s)) return true;
+    if (says)
+        NOTE(c,
+             "no control: fixed neurons for step %s: its groups have the size of a default that is not theirs; write "
+             "--group into the step\n",
+             s->word[0]);
+    return false;
+}
+
 static void add_fixed(controls *c) {
-    bool any = false;
-    if (!has_fixed(c)) note_hidden(c, "gate", "--rule", "fixed neurons");
-    for (size_t i = 0; i < c->n && !has_fixed(c); i++) {
-        const statement *s = &c->s[i];
+    size_t n = 0;
+    if (has_fixed(c)) return;
+    note_hidden(c, "gate", "--rule", "fixed neurons");
+    for (size_t i = 0; i < c->n; i++) n += gets_fixed(c, i, true);
+    if (n && is_named(c, "fixed"))
+        NOTE(c, "no control: fixed neurons for gates: the grid has its own 'fixed'; rename it\n");
+    if (!n || is_named(c, "fixed")) return;
+    PUT(c, "fixed = %s\n", fixed_rules);
+    NOTE(c, "controls: for gates, the same neurons for every token, by energy and at random in three seeds (steps");
+    for (size_t i = 0; i < c->n; i++) {
         char name[128];
-        if (!runs(s, "gate") || !has_rows(c, i) || !value_of(s, "--rule", NULL)) continue;
-        if (!any && (is_named(c, "fixed") || is_named(c, "fixed_seed"))) {
-            NOTE(c, "no control: fixed neurons for gates: the grid has its own 'fixed'; rename it\n");
-            return;
-        }
-        if (!any) PUT(c, "fixed = static random\nfixed_seed = 1 2 3 if fixed = random\n");
-        if (!any)
-            NOTE(
-                c,
-                "controls: for gates, the same neurons for every token, by energy and at random in three seeds (steps");
-        any = true;
-        snprintf(name, sizeof name, "fixed_%.100s", s->word[0]);
-        put_fixed(c, s);
+        if (!gets_fixed(c, i, false)) continue;
+        snprintf(name, sizeof name, "fixed_%.100s", c->s[i].word[0]);
+        put_fixed(c, &c->s[i]);
         NOTE(c, " %s", name);
         put_rows_of(c, "fixed", i, name);
     }
-    if (!any) return;
     NOTE(c, ")\n");
-    PUT(c, "control if fixed = static random\n");
+    PUT(c, "control if fixed = %s\n", fixed_rules);
 }
 
 int controls_write(controls *c, char **text, char **notes, dw_err *err) {

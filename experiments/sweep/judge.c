@@ -46,7 +46,7 @@ typedef struct place { // a row by its model
 
 struct judge {
     source *source;
-    size_t n_source;
+    size_t n_source, n_expected;
     standing *all;
     size_t n, cap;
     measure_book *book;
@@ -59,7 +59,7 @@ struct judge {
 judge *judge_new(size_t n, dw_err *err) {
     judge *j = dw_alloc(1, sizeof *j, "rows", err);
     if (!j) return NULL;
-    j->n_source = n;
+    j->n_source = j->n_expected = n;
     j->source = dw_alloc(n, sizeof *j->source, "rows", err);
     j->book = j->source ? measure_book_new(err) : NULL;
     if (j->book) return j;
@@ -67,6 +67,8 @@ judge *judge_new(size_t n, dw_err *err) {
     free(j);
     return NULL;
 }
+
+void judge_expect(judge *j, size_t n_rows) { j->n_expected = n_rows; }
 
 static void drop_rows(source *s) {
     tsv_release(&s->rows);
@@ -508,7 +510,8 @@ static int judge_all(judge *j, dw_err *err) {
         if (is_comparable(s)) order[n++] = s;
     }
     if (n) qsort(order, n, sizeof *order, by_quality);
-    const double of = (double)(j->n > j->n_source ? j->n : j->n_source), p = of > 1 ? significance / of / (of - 1) : 0;
+    const double of = (double)(j->n > j->n_expected ? j->n : j->n_expected),
+                 p = of > 1 ? significance / of / (of - 1) : 0;
     for (size_t from = 0, to; from < n; from = to) {
         for (to = from + 1; to < n && !strcmp(order[from]->frame, order[to]->frame);) to++;
         judge_frame(j, order + from, to - from, p);

@@ -21,7 +21,7 @@
  * sums are missing the two rows count as independent, which makes the error larger.  Of N rows, each may be compared
  * with each other, so the significance 0.05 is divided by N (N - 1) (Bonferroni; Holm's procedure would need all
  * p-values).  The probability that a sweep of N equal variants has any that is called dominated is then at most 5 %.  N
- * counts the sources that the judge was made for, so a verdict does not depend on which of them are there already.  A
+ * counts the rows that are expected (judge_expect), so a verdict does not depend on which are there already.  A
  * row is tried against at most JUDGE_TRIED others, best ln_ratio first; the first that passes is named.
  *
  * A row that does not know its bytes_per_token (a gated model whose bytes were not counted) is not judged.  A row
@@ -47,6 +47,8 @@ typedef struct judge judge;
 
 /* For n sources of rows, in the order of the table. */
 judge *judge_new(size_t n, dw_err *err);
+/* How many rows all sources will have that are judged: N, where no more are there. */
+void judge_expect(judge *j, size_t n_rows);
 void judge_free(judge *j);
 
 /* The rows of source i stand in a file, their window sums in the file that measure_book_path names, if it exists. */

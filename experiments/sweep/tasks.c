@@ -136,6 +136,30 @@ static task_state state_of(const sweep *s, size_t i) {
     return claim == CLAIM_FREE && tasks_exist(&s->task[i]) ? DONE : ABSENT;
 }
 
+static const char *no_path(void *nothing, size_t i, int output) {
+    (void)nothing, (void)i, (void)output;
+    return "";
+}
+
+/* How many models the jobs score that make rows: the words after their -m. */
+static size_t n_models(const sweep *s) {
+    size_t sum = 0;
+    for (size_t i = 0; i < s->jobs.n; i++) {
+        size_t n = 0;
+        bool is_model = false;
+        char **word = job_of(s, i)->step->makes_rows ? jobs_words(&s->jobs, i, no_path, NULL, &n, NULL) : NULL;
+        for (size_t k = 0; k < n && word; k++) {
+            if (word[k][0] == '-' && word[k][1])
+                is_model = !strcmp(word[k], "-m") || !strcmp(word[k], "--model");
+            else
+                sum += is_model;
+            sum += !strncmp(word[k], "--model=", 8);
+        }
+        jobs_free_words(word, n);
+    }
+    return sum;
+}
+
 int tasks_find(sweep *s, dw_err *err) {
     size_t n_source = 0;
     s->task = dw_alloc(s->jobs.n, sizeof *s->task, "jobs", err);
@@ -151,6 +175,7 @@ int tasks_find(sweep *s, dw_err *err) {
     for (size_t i = 0; s->judge && i < s->jobs.n; i++)
         if (s->task[i].source != SWEEP_NONE && s->task[i].state == DONE && tasks_take_rows(s, i, err)) return -1;
     if (!s->judge || link_readers(s, err)) return -1;
+    judge_expect(s->judge, n_models(s));
     mark_needed(s);
     return make_order(s, err);
 }
@@ -170,11 +195,6 @@ double tasks_bytes(const task *t) {
             free(path);
         }
     return bytes;
-}
-
-static const char *no_path(void *nothing, size_t i, int output) {
-    (void)nothing, (void)i, (void)output;
-    return "";
 }
 
 /* The seconds of `heal --minutes M`, which plans its schedule to end in that time; 0: the command says no time. */
