@@ -13,6 +13,7 @@
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/sizes.h"
+#include "kit/stats.h"
 #include "kit/talk.h"
 #include "kit/tensor_stream.h"
 #include "kit/weights.h"
@@ -509,6 +510,41 @@ static void tell_held_out(const run *r) {
         r->in.n_text, plural((double)r->in.n_text));
 }
 
+static void free_trained(kit_stats_text *part, size_t n) {
+    for (size_t i = 0; part && i < n; i++) free(part[i].blocks);
+    free(part);
+}
+
+/* What is learnt from, as the windows that are held out are compared with it; free_trained(). */
+static kit_stats_text *trained_parts(const inputs *in, dw_err *err) {
+    kit_stats_text *part = dw_alloc(in->n_text, sizeof *part, "texts", err);
+    for (size_t i = 0; part && i < in->n_text; i++) {
+        const distil_text *t = &in->text[i];
+        snprintf(part[i].sha256, sizeof part[i].sha256, "%s", t->sha256);
+        part[i].blocks = lineage_blocks(t->id, t->n_train, err);
+        if (part[i].blocks) continue;
+        free_trained(part, i);
+        return NULL;
+    }
+    return part;
+}
+
+/* A text that holds another trains with windows that the other holds out. */
+static int warn_of_shared(const inputs *in, dw_err *err) {
+    kit_stats_text *part = trained_parts(in, err);
+    long shared = part ? 0 : -1;
+    for (const distil_text *t = in->text; t < in->text + in->n_text && !shared; t++) {
+        size_t k = 0;
+        shared = lineage_shared_run(part, in->n_text, t->sha256, t->id + t->n_train, t->n - t->n_train, &k, err);
+        if (shared > 0)
+            warn("the end of '%s' is held out, and '%s' trains with a run of %ld of its tokens or more; give each text "
+                 "once",
+                 t->name, in->text[k].name, shared);
+    }
+    free_trained(part, in->n_text);
+    return shared < 0 ? -1 : 0;
+}
+
 /* Keeps the layers' values where that takes at most half of the machine's memory. */
 static int choose_memory(const run *r, distil_options *options, dw_err *err) {
     const double has = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -588,6 +624,7 @@ static int open_run(run *r, dw_pool *pool, dw_err *err) {
     if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || choose_memory(r, &options, err) || identify(r, err))
         return -1;
     tell_held_out(r);
+    if (warn_of_shared(&r->in, err)) return -1;
     warn_of_one_step();
     r->d.text = r->in.text;
     r->d.n_text = r->in.n_text;

@@ -265,6 +265,8 @@ static bool write_statistics(const char *model, const exp_shape *shape, const ch
                 s.layer[l].sum_abs[j] = dw_rng_uniform(&rng);
                 s.layer[l].sum_square[j] = dw_rng_uniform(&rng);
             }
+            double *input = s.layer[l].text_square[KIT_STATS_FFN_IN] + t * shape->n_embd;
+            for (int j = 0; j < shape->n_embd; j++) input[j] = dw_rng_uniform(&rng);
         }
     }
     kit_stats_total(&s);

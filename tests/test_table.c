@@ -285,6 +285,17 @@ static void joined_verdicts(void) {
           out);
 }
 
+/* Training by minutes or with patience ends each seed elsewhere.  Seeds that come again were trained for several times
+ * on purpose. */
+static void joined_runs_of_any_length(void) {
+    const char *path = write_table("lengths.tsv", "model text base metric seed ppl tokens_trained minutes_trained\n"
+                                                  "a0 a d energy 0 20 1000 9.9\na1 a d energy 1 22 1200 10.1\n"
+                                                  "b0 a d random 0 30 1000 -\nb1 a d random 1 32 1000 -\n"
+                                                  "b2 a d random 0 10 2000 -\nb3 a d random 1 12 2000 -\n");
+    const char *out = shown(path, "--join seed --format tsv --columns metric,ppl");
+    CHECK(!strcmp(out, "metric\tppl\nenergy\t21\nrandom\t31\nrandom\t11\n"), "%s", out);
+}
+
 /* Seeds 1 and 2 share what was scored, seed 3 does not; of seeds 4 and 5 it is unknown. */
 static void joined_only_where_measured_alike(void) {
     const char *conditions[] = {"window_range", "text_sha256", "base_sha256", "depth", "sequences"};
@@ -886,6 +897,7 @@ static const test_case cases[] = {
     {"a mean that is not shown, or is of another role, hides no single text", means_that_are_hidden},
     {"rows that differ in the seed only become mean and standard deviation", joined},
     {"joined rows tell the verdicts of all of them, and reasons only where they agree", joined_verdicts},
+    {"seeds are joined that trained for other times, unless a seed comes again", joined_runs_of_any_length},
     {"rows of other windows, texts, bases and depths are not joined", joined_only_where_measured_alike},
     {"rows are joined over texts, whose hashes differ, too", joined_over_texts},
     {"the variables of a sweep are columns", variants},

@@ -541,10 +541,24 @@ static bool is_hash_of(const char *column, const char *name) {
     return !strncmp(column, name, n) && !strcmp(column + n, "_sha256");
 }
 
-/* The columns in which joined rows agree: all keys but the one that they are joined over. */
-static void find_keys(bool *key, const exp_rows *r, const char *join) {
-    for (size_t c = 0; c < r->n_columns; c++)
-        key[c] = exp_is_key(r->column[c]) && strcmp(r->column[c], join) && !is_hash_of(r->column[c], join);
+/* The columns in which rows of a line agree; a hash of these cells for each row. */
+typedef struct line_key {
+    bool *has;
+    uint64_t *of;
+} line_key;
+
+/* Results of training by --minutes or --patience, in which seeds of one treatment differ. */
+static bool is_length(const char *column) {
+    return !strcmp(column, "tokens_trained") || !strcmp(column, "minutes_trained");
+}
+
+/* All keys but the column that rows are joined over, and but the length of training unless `with_lengths`. */
+static void find_keys(bool *key, const exp_rows *r, const char *join, bool with_lengths) {
+    for (size_t c = 0; c < r->n_columns; c++) {
+        const char *name = r->column[c];
+        key[c] = exp_is_key(name) && strcmp(name, join) && !is_hash_of(name, join) &&
+                 (with_lengths || !is_length(name));
+    }
 }
 
 static bool same_but(const exp_rows *r, const bool *key, size_t a, size_t b) {
@@ -566,16 +580,29 @@ static uint64_t hash_key(const exp_rows *r, const bool *key, size_t row) {
     return h;
 }
 
-/* Takes row i, and with `key` all later ones that equal it there; of[k] are the hashes of their keys. */
-static void take_line(exp_lines *s, const exp_rows *r, bool *keep, const bool *key, const uint64_t *of, size_t i) {
+/* Row i and all later ones that equal it in the key, as they stand in `keep`; their number. */
+static size_t find_members(size_t *member, const exp_rows *r, const bool *keep, const line_key *key, size_t i) {
+    size_t n = 0;
+    for (size_t k = i; k < r->n_rows; k++)
+        if (keep[k] && (k == i || (key->of[k] == key->of[i] && same_but(r, key->has, i, k)))) member[n++] = k;
+    return n;
+}
+
+static bool is_repeated(const exp_rows *r, const size_t *member, size_t n, int column, const char **cells) {
+    for (size_t k = 0; k < n; k++) cells[k] = exp_rows_cell(r, member[k], column);
+    return sort_unique(cells, n) < n;
+}
+
+/* Joins rows that trained for any time, unless that would join one seed with itself: then the time was the treatment. */
+static void take_line(exp_lines *s, const exp_rows *r, bool *keep, const line_key key[2], int join, const char **cells,
+                      size_t i) {
     exp_line *line = &s->line[s->n];
     size_t *member = s->n ? (size_t *)s->line[s->n - 1].row + s->line[s->n - 1].n : s->member;
-    *line = (exp_line){.row = member};
-    for (size_t k = i; k < (key ? r->n_rows : i + 1); k++) {
-        if (!keep[k] || !(k == i || (of[k] == of[i] && same_but(r, key, i, k)))) continue;
-        member[line->n++] = k;
-        keep[k] = false;
-    }
+    *line = (exp_line){.row = member, .n = 1};
+    member[0] = i;
+    if (join >= 0) line->n = find_members(member, r, keep, &key[0], i);
+    if (is_repeated(r, member, line->n, join, cells)) line->n = find_members(member, r, keep, &key[1], i);
+    for (size_t k = 0; k < line->n; k++) keep[member[k]] = false;
     s->n++;
 }
 
@@ -620,20 +647,39 @@ static int sort_lines(exp_lines *s, const exp_rows *r, int column, bool reverse,
     return 0;
 }
 
-static int make_lines(exp_lines *s, const exp_rows *r, const exp_choice *c, bool *keep, bool *key, dw_err *err) {
+static int make_key(line_key *key, const exp_rows *r, const bool *keep, const char *join, bool with_lengths,
+                    dw_err *err) {
+    key->has = dw_alloc(r->n_columns, sizeof *key->has, "columns", err);
+    key->of = dw_alloc(r->n_rows, sizeof *key->of, "rows", err);
+    if (!key->has || !key->of) return -1;
+    find_keys(key->has, r, join, with_lengths);
+    for (size_t i = 0; i < r->n_rows; i++) key->of[i] = keep[i] ? hash_key(r, key->has, i) : 0;
+    return 0;
+}
+
+static int take_lines(exp_lines *s, const exp_rows *r, bool *keep, int join, dw_err *err) {
+    line_key key[2] = {{0}};
+    const char **cells = dw_alloc(r->n_rows, sizeof *cells, "rows", err);
+    int rc = cells ? 0 : -1;
+    for (int k = 0; k < 2 && join >= 0 && !rc; k++) rc = make_key(&key[k], r, keep, r->column[join], k, err);
+    for (size_t i = 0; i < r->n_rows && !rc; i++)
+        if (keep[i]) take_line(s, r, keep, key, join, cells, i);
+    for (int k = 0; k < 2; k++) {
+        free(key[k].has);
+        free(key[k].of);
+    }
+    free(cells);
+    return rc;
+}
+
+static int make_lines(exp_lines *s, const exp_rows *r, const exp_choice *c, bool *keep, dw_err *err) {
     const int sort = c->sort ? exp_rows_need(r, c->sort, err) : -1;
     const int join = c->join ? exp_rows_need(r, c->join, err) : -1;
     if ((c->sort && sort < 0) || (c->join && join < 0) || keep_where(keep, r, c->where, err)) return -1;
     if (drop_repeated(s, keep, r, err)) return -1;
     if (!c->text) keep_reports(s, keep, r);
     keep_text(s, keep, r, c->text);
-    uint64_t *of = dw_alloc(r->n_rows, sizeof *of, "rows", err);
-    if (!of) return -1;
-    if (c->join) find_keys(key, r, c->join);
-    for (size_t i = 0; i < r->n_rows && c->join; i++) of[i] = keep[i] ? hash_key(r, key, i) : 0;
-    for (size_t i = 0; i < r->n_rows; i++)
-        if (keep[i]) take_line(s, r, keep, c->join ? key : NULL, of, i);
-    free(of);
+    if (take_lines(s, r, keep, join, err)) return -1;
     if (!s->n) return dw_fail(err, "none of %zu rows is left; look at --where and --text", r->n_rows);
     mark_dense(s, r);
     return sort_lines(s, r, sort, c->reverse, err);
@@ -642,11 +688,9 @@ static int make_lines(exp_lines *s, const exp_rows *r, const exp_choice *c, bool
 int exp_lines_choose(exp_lines *s, const exp_rows *r, const exp_choice *c, dw_err *err) {
     *s = (exp_lines){.line = dw_alloc(r->n_rows, sizeof *s->line, "lines", err),
                      .member = dw_alloc(r->n_rows, sizeof *s->member, "lines", err)};
-    bool *keep = dw_alloc(r->n_rows, sizeof *keep, "rows", err),
-         *key = dw_alloc(r->n_columns, sizeof *key, "columns", err);
-    const int rc = s->line && s->member && keep && key ? make_lines(s, r, c, keep, key, err) : -1;
+    bool *keep = dw_alloc(r->n_rows, sizeof *keep, "rows", err);
+    const int rc = s->line && s->member && keep ? make_lines(s, r, c, keep, err) : -1;
     free(keep);
-    free(key);
     if (rc) exp_lines_release(s);
     return rc;
 }
