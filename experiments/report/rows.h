@@ -75,7 +75,7 @@ typedef struct exp_choice {
     const char *text; // a text's name, or the first digits of its hash; "all"; NULL: the geometric means of models that
                       // have one among the rows of the same role, else all; rows of role report where there are any.
                       // Failed rows are always shown
-    const char *join; // column; NULL: none. Rows join that trained for other times, unless two share its value
+    const char *join;      // column; NULL: none. Rows join that trained for other times, unless two share its value
     const char *sort;      // column; NULL: the order of the files
     bool reverse;
 } exp_choice;

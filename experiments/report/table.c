@@ -48,7 +48,8 @@ static const opt_row rows[] = {
      "the column difference: every row's ln ratio to this model (its name or hash), paired by the sums in ROWS.windows; "
      "with --columns, name it there"},
     {"join", 0, OPT_TEXT, 0, &o.join, NULL, "COLUMN",
-     "rows that differ in this column only (seed) become one: mean and standard deviation"},
+     "rows that differ in this column only (seed), and in how long they trained, become one: mean and standard "
+     "deviation"},
     {"sort", 0, OPT_TEXT, 0, &o.sort, NULL, "COLUMN",
      "ascending, after the dense model; default: the order of the files"},
     {"reverse", 0, OPT_FLAG, 0, &o.reverse, NULL, NULL, "sort descending"},
