@@ -62,5 +62,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     read_all(data, size);
     read_unpacked("dw-base1", data, size);
     read_unpacked("dw-base2", data, size);
+    read_unpacked("dw-base3", data, size);
     return 0;
 }

@@ -423,7 +423,7 @@ static void unpack_base(const char *path, stored *s) {
 /* Some frames say another size than they have, or hold other bytes. */
 static void pack_base(const stored *s, bool well, const char *path, dw_rng *rng) {
     test_bytes b = {0};
-    put_text(&b, "dw-base2");
+    put_text(&b, "dw-base3");
     const size_t bad = well ? s->n : dw_rng_below(rng, s->n), way = dw_rng_below(rng, 4);
     for (size_t i = 0; i < s->n; i++) {
         uint8_t *frame = malloc(ZSTD_compressBound(s->block[i].n));
@@ -460,6 +460,7 @@ static void find_head_fields(fields *f) {
         take(f, 32, "a hash");
         take(f, 8, "n_tokens"), take(f, 8, "n_scored");
         take_name(f, "a leak");
+        take(f, 32, "the hash of its ids");
     }
 }
 

@@ -101,7 +101,7 @@ static void draw(const pool *p, dw_rng *rng, size_t n, double *const sum[MEASURE
 static void draw_real(const pool *p, dw_rng *rng, size_t n, double *const sum[MEASURE_N_SUMS]) {
     for (size_t w = 0; w < n; w++) {
         const size_t from = dw_rng_below(rng, p->n);
-        for (int k = 0; k < MEASURE_N_SUMS; k++) sum[k][w] = p->cut[0].of->sum[k][from];
+        for (int k = 0; k < MEASURE_IDS; k++) sum[k][w] = p->cut[0].of->sum[k][from];
     }
 }
 

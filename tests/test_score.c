@@ -443,7 +443,7 @@ static const char *stored_file(const char *name) {
     const char *path = test_file(name);
     measure_stored_text texts[2] = {
         {.name = "one.txt", .sha256 = {1}, .n_tokens = 1000, .n_scored = STORED_1, .leak = "it was trained on it"},
-        {.name = "zwei.txt", .sha256 = {2}, .n_tokens = 30, .n_scored = STORED_2}};
+        {.name = "zwei.txt", .sha256 = {2}, .n_tokens = 30, .n_scored = STORED_2, .ids_sha256 = {[31] = 5}}};
     const measure_stored_head h = {.model = "m.gguf",
                                .model_sha256 = {3},
                                .n_vocab = 1000,
@@ -473,6 +473,7 @@ static void stored_round_trip(void) {
     const measure_stored_head *h = measure_predictions_head(s);
     CHECK(!strcmp(h->model, "m.gguf") && !strcmp(h->text[1].name, "zwei.txt") && h->n_texts == 2 && h->n_ctx == 16 &&
           h->bos == -1 && h->vocab_sha256[0] == 4);
+    CHECK(h->text[1].ids_sha256[31] == 5 && !h->text[0].ids_sha256[0]);
     CHECK(!h->learnt_unnamed && h->text[0].leak && !strcmp(h->text[0].leak, "it was trained on it") &&
           !h->text[1].leak);
     for (int t = 1; t >= 0; t--) { // in any order
@@ -518,6 +519,8 @@ static void stored_seed(void) {
     read_seed("tests/seeds/stored-base-sample.base", true, NULL);
     read_seed("tests/seeds/stored-base-2-sample.base", false,
               "calibration text 'text.txt' of step collect has the same hash");
+    read_seed("tests/seeds/stored-base-3-sample.base", false,
+              "calibration text 'text.txt' of step collect has the same hash");
 }
 
 /* Opens bytes and reads all; 0 when every one was accepted, and is what was written. */
@@ -560,6 +563,21 @@ static void stored_damage(void) {
         data[at] ^= bit;
     }
     free(data);
+}
+
+/* With so few tokens a protocol has endless windows, or none. */
+static void stored_small_context(void) {
+    dw_err err = {0};
+    measure_stored_text text = {.name = "t", .n_tokens = 9, .n_scored = 1};
+    const measure_stored_head h = {
+        .model = "m", .n_vocab = 1000, .protocol = "hf", .n_ctx = 1, .bos = -1, .text = &text, .n_texts = 1};
+    measure_predictions_writer *w = measure_predictions_writer_new(test_file("short.base"), &h, &err);
+    const measure_prediction p = prediction(0);
+    REQUIRE(w && !measure_predictions_write(w, &p, 1, &err) && !measure_predictions_commit(w, true, &err), "%s",
+            err.text);
+    measure_predictions_writer_free(w);
+    CHECK(!measure_predictions_open(test_file("short.base"), &err) && strstr(err.text, "its header is damaged"), "%s",
+          err.text);
 }
 
 /* A token that occurs twice would be counted twice. */
@@ -765,7 +783,9 @@ static void side_by_side_and_stored(void) {
            *stored = SCORE("-m %s -f %s %s -c 64 --no-speed --base %s", b, t, u, a_stored);
     json_t *both = SCORE("-m %s --base %s", b_stored, a_stored),
            *swapped = SCORE("-m %s -f %s -c 64 --no-speed --base %s", b, u, a_stored);
-    json_t *alone = SCORE("-m %s -f %s %s -c 64 --no-speed", b, t, u);
+    json_t *alone = SCORE("-m %s -f %s %s -c 64 --no-speed", b, t, u),
+           *mixed = SCORE("-m %s %s %s -f %s %s -c 64 --no-speed --base %s", b_stored, b, a, t, u, a_stored);
+    REQUIRE(json_array_size(mixed) == 9);
     REQUIRE(json_array_size(live) == 3 && json_array_size(both) == 3 && json_array_size(swapped) == 1);
     for (size_t i = 0; i < 3; i++) {
         static const char *const same[] = {"nll_nats",           "nll_se",   "ln_ratio",     "ln_ratio_se",
@@ -776,6 +796,10 @@ static void side_by_side_and_stored(void) {
                   same[k], i);
         }
         CHECK(json_equal(cell(live, i, "nll_nats"), cell(alone, i, "nll_nats")));
+        CHECK(json_equal(cell(live, i, "nll_nats"), cell(mixed, i, "nll_nats")) &&
+                  json_equal(cell(live, i, "nll_nats"), cell(mixed, 3 + i, "nll_nats")) &&
+                  number(mixed, 6 + i, "ln_ratio") == 0,
+              "stored first, then live: row %zu", i);
         CHECK(json_equal(cell(live, i, "top1_agree"), cell(stored, i, "top1_agree")));
         CHECK(json_equal(cell(live, i, "repeats"), cell(alone, i, "repeats")) && isnan(number(both, i, "repeats")));
         CHECK(!isnan(number(live, i, "base_repeats")) && isnan(number(stored, i, "base_repeats")));
@@ -793,6 +817,7 @@ static void side_by_side_and_stored(void) {
     json_decref(both);
     json_decref(swapped);
     json_decref(alone);
+    json_decref(mixed);
 }
 
 static void threads_and_batches(void) {
@@ -1081,6 +1106,7 @@ static const test_case cases[] = {
     {"stored predictions come back bit for bit, text by text", stored_round_trip},
     {"a stored base of an earlier version reads as then", stored_seed},
     {"a stored base that was truncated is refused, and a changed bit changes no prediction", stored_damage},
+    {"a stored base with windows of one token is refused", stored_small_context},
     {"a stored prediction that names a token twice is refused", stored_repeated},
     {"a disturbed measurement says by what", disturbances},
     {"what is unknown is written as a dash", unknown_cells},

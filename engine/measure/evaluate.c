@@ -157,6 +157,7 @@ static int score_tile(const tile *t, measure_entrant *m, const measure_entrant *
 static int eval_piece(const measure_evaluation *e, measure_entrant *m, const piece *p, dw_err *err) {
     const dw_batch batch = {.n_tokens = p->n_tokens, .token = p->token, .seq = p->seq, .pos = p->pos, .out = p->out};
     if (!m->model) return 0;
+    dw_assert(e->ids);
     if (dw_session_eval(m->session, &batch, err)) return -1;
     if (e->progress) e->progress(e->progress_ctx, p->n_tokens);
     return 0;

@@ -1,6 +1,7 @@
 /* predictions.c - writes and reads a stored base; the layout is in predictions.h. */
 #include "measure/predictions.h"
 #include "measure/pack.h"
+#include "measure/windows.h"
 #include "text/tokenizers.h"
 
 #include <math.h>
@@ -17,7 +18,9 @@ enum {
     LEVEL = 6,
 };
 
-static const char magic[8] = "dw-base2", magic_1[8] = "dw-base1";
+enum { VERSION = 3 };
+static const char magics[VERSION][9] = {"dw-base1", "dw-base2", "dw-base3"};
+enum { MAGIC = sizeof *magics - 1 }; // bytes
 
 void measure_vocab_hash(const dw_vocab *v, uint8_t digest[32]) {
     dw_sha256 h;
@@ -27,6 +30,17 @@ void measure_vocab_hash(const dw_vocab *v, uint8_t digest[32]) {
         const uint32_t len = (uint32_t)s.len;
         dw_sha256_add(&h, &len, sizeof len);
         dw_sha256_add(&h, s.ptr, s.len);
+    }
+    dw_sha256_end(&h, digest);
+}
+
+void measure_ids_hash(const int32_t *ids, size_t n, uint8_t digest[32]) {
+    dw_sha256 h;
+    dw_sha256_begin(&h);
+    for (size_t i = 0; i < n; i++) {
+        uint8_t id[4];
+        measure_put_u32(id, (uint32_t)ids[i]);
+        dw_sha256_add(&h, id, sizeof id);
     }
     dw_sha256_end(&h, digest);
 }
@@ -130,6 +144,7 @@ static int write_head(measure_predictions_writer *w, const measure_stored_head *
         measure_add_u64(&b, h->text[t].n_tokens);
         measure_add_u64(&b, h->text[t].n_scored);
         measure_add_text(&b, h->text[t].leak ? h->text[t].leak : "");
+        measure_add(&b, h->text[t].ids_sha256, 32);
     }
     int rc = b.failed                                      ? -1
              : b.size > MAX_HEAD || h->n_texts > MAX_TEXTS ? dw_fail(err, "too many texts for one stored base")
@@ -152,7 +167,7 @@ measure_predictions_writer *measure_predictions_writer_new(const char *path, con
     w->planes = dw_alloc(CHUNK, RECORD, "predictions", err);
     if (w->n_left && w->record && w->planes && (w->out = dw_out_open(path, err))) {
         for (int t = 0; t < h->n_texts; t++) w->n_left[t] = h->text[t].n_scored;
-        if (!dw_out_write(w->out, magic, sizeof magic, err) && !write_head(w, h, err)) return w;
+        if (!dw_out_write(w->out, magics[VERSION - 1], MAGIC, err) && !write_head(w, h, err)) return w;
     }
     measure_predictions_writer_free(w);
     return NULL;
@@ -240,11 +255,13 @@ static int read_count(dw_cursor *c, int least, int most) {
 }
 
 static int version_of(const uint8_t begin[8]) { // 0: not a stored base
-    return !memcmp(begin, magic, sizeof magic) ? 2 : !memcmp(begin, magic_1, sizeof magic_1);
+    int version = VERSION;
+    while (version && memcmp(begin, magics[version - 1], MAGIC)) version--;
+    return version;
 }
 
-/* Version 1 has no leak. */
-static int read_text(dw_cursor *c, measure_stored_text *t, bool has_leak, dw_err *err) {
+static int read_text(dw_cursor *c, measure_stored_text *t, int version, dw_err *err) {
+    const bool has_leak = version >= 2;
     t->name = measure_read_text(c, MAX_NAME, err);
     read_hash(c, t->sha256);
     t->n_tokens = dw_cursor_u64(c);
@@ -252,6 +269,7 @@ static int read_text(dw_cursor *c, measure_stored_text *t, bool has_leak, dw_err
     if (!t->n_scored || t->n_scored >= t->n_tokens || t->n_tokens > INT32_MAX)
         c->failed = true;
     t->leak = has_leak ? measure_read_text(c, MAX_HEAD, err) : NULL;
+    if (version >= 3) read_hash(c, t->ids_sha256);
     if (c->failed || !t->name || (has_leak && !t->leak)) return -1;
     if (!t->leak || *t->leak) return 0;
     free(t->leak);
@@ -265,7 +283,7 @@ static int read_head(measure_stored_head *h, dw_cursor *c, int version, dw_err *
     h->n_vocab = read_count(c, 1, 1 << 24);
     read_hash(c, h->vocab_sha256);
     h->protocol = measure_read_text(c, MAX_NAME, err);
-    h->n_ctx = read_count(c, 1, 1 << 22);
+    h->n_ctx = read_count(c, MEASURE_LEAST_CTX, 1 << 22);
     h->bos = (int32_t)dw_cursor_u32(c);
     h->first = read_count(c, 0, INT32_MAX);
     h->last = read_count(c, 0, INT32_MAX);
@@ -276,7 +294,7 @@ static int read_head(measure_stored_head *h, dw_cursor *c, int version, dw_err *
     if (!h->text) return -1;
     h->n_texts = n;
     for (int t = 0; t < n; t++)
-        if (read_text(c, &h->text[t], version > 1, err)) return -1;
+        if (read_text(c, &h->text[t], version, err)) return -1;
     return c->left ? -1 : 0;
 }
 
@@ -297,7 +315,7 @@ static int index_chunks(measure_predictions *p, dw_cursor c, dw_err *err) {
 static measure_predictions *open_bytes(measure_predictions *p, const void *data, size_t size, dw_err *err) {
     dw_cursor c = {.at = data, .left = size};
     dw_err own = {0};
-    const uint8_t *begin = dw_cursor_take(&c, sizeof magic);
+    const uint8_t *begin = dw_cursor_take(&c, MAGIC);
     const int version = begin ? version_of(begin) : 0;
     if (!version) {
         dw_fail(err, "'%s' is not a stored base of predictions; score --store writes one", p->name);
@@ -342,7 +360,9 @@ measure_predictions *measure_predictions_open(const char *path, dw_err *err) {
 }
 
 bool measure_is_predictions(const char *path) {
-    return dw_file_begins(path, magic, sizeof magic) || dw_file_begins(path, magic_1, sizeof magic_1);
+    for (int v = 0; v < VERSION; v++)
+        if (dw_file_begins(path, magics[v], MAGIC)) return true;
+    return false;
 }
 
 void measure_predictions_close(measure_predictions *p) {

@@ -1,19 +1,21 @@
 /* predictions.h - the predictions of a base model for texts, stored so that other models can be compared with it.
  *
  * File, little endian:
- *   8 bytes "dw-base2"; the reader takes "dw-base1", too, which lacks what is marked (2)
+ *   8 bytes "dw-base3"; the reader takes "dw-base2", which lacks what is marked (3), and "dw-base1", which also lacks (2)
  *   header  u32 bytes raw, u32 bytes packed, a zstd frame:
  *             model: u32 length, its file's name; 32 bytes SHA-256 of the file
  *             vocabulary: u32 n_vocab; 32 bytes measure_vocab_hash
  *             protocol: u32 length, its name; u32 n_ctx; i32 bos (-1: none); u32 first, u32 last window (0, 0: all)
  *             (2) u32 1: the model learnt from data that its lineage does not name; else 0
  *             u32 n_texts, each: u32 length, its file's name; 32 bytes SHA-256; u64 tokens; u64 tokens scored;
- *               (2) u32 length, why the model has seen the text, as lineage_leak says it; empty: nothing says so
+ *               (2) u32 length, why the model has seen the text, as lineage_leak says it; empty: nothing says so;
+ *               (3) 32 bytes measure_ids_hash of its tokens
  *   chunks  for each text its scored tokens in order, 256 per chunk, the last chunk of a text shorter:
  *             u32 bytes packed, a zstd frame of n records
  *             record: f64 ln p(target); i32 id[MEASURE_TOP]; f32 ln p of each id; f32 ln of the mass of the rest
  *             byte b of record i is at b * n + i: bytes of one meaning are together, which packs well
- * Frames have checksums; older files have none.  The reader checks every number.  Its memory is one header (at most 16 MB) and one chunk, whatever the file says. */
+ * Frames have checksums; older files have none.  The reader checks every number.  Its memory is one header (at most
+ * 16 MB) and one chunk, whatever the file says. */
 #ifndef MEASURE_PREDICTIONS_H
 #define MEASURE_PREDICTIONS_H
 
@@ -25,6 +27,7 @@ typedef struct measure_stored_text {
     uint8_t sha256[32];
     uint64_t n_tokens, n_scored;
     char *leak; // why the model has seen the text; NULL: nothing says so
+    uint8_t ids_sha256[32]; // measure_ids_hash; zeros in files of versions 1 and 2: unknown
 } measure_stored_text;
 
 typedef struct measure_stored_head { // what was predicted, and how; must be equal for models that are compared
@@ -48,6 +51,9 @@ typedef struct measure_prediction {
 
 /* SHA-256 over the texts of all tokens and merges.  With equal hashes an id is the same token. */
 void measure_vocab_hash(const dw_vocab *v, uint8_t digest[32]);
+
+/* SHA-256 of a text's n token ids, as u32: tokenizers with one vocabulary may still cut a text differently. */
+void measure_ids_hash(const int32_t *ids, size_t n, uint8_t digest[32]);
 
 /* Writing: new; write the predictions of all texts, in the order of the head, any number per call; commit; free. */
 typedef struct measure_predictions_writer measure_predictions_writer;

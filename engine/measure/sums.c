@@ -10,7 +10,7 @@
 enum { MAX_RAW = 256 << 20, MAX_FILE = 1 << 30, MAX_HOW = 4096, MAX_TEXTS = 1 << 16, MAX_COLUMNS = 64, LEVEL = 6 };
 
 static const char magic[8] = "dw-sums1";
-static const char *const names[MEASURE_N_SUMS] = {"tokens", "nll", "base_nll", "kl", "agree"};
+static const char *const names[MEASURE_N_SUMS] = {"tokens", "nll", "base_nll", "kl", "agree", "ids"};
 
 /* ---- a record ---------------------------------------------------------------------------------------------- */
 
@@ -59,6 +59,12 @@ size_t measure_sums_at(const measure_sums *s, int text) {
     size_t at = 0;
     for (int t = 0; t < text; t++) at += (size_t)s->text[t].n_windows;
     return at;
+}
+
+double measure_ids_number(const uint8_t ids_sha256[32]) {
+    double v = 0;
+    for (int i = 0; i < 6; i++) v = v * 256 + ids_sha256[i];
+    return v;
 }
 
 static void hash_texts(const measure_sums_text *sorted, int n_texts, char hex[65]) {
@@ -399,12 +405,17 @@ measure_mean measure_view_ratio(const measure_view *v) {
     return mean_of(v, base ? v->of->sum[MEASURE_NLL] : NULL, base);
 }
 
+/* Whether n windows have the same numbers in both, where both know them. */
+static bool same_numbers(const measure_view *a, const measure_view *b, measure_sum what, size_t at, size_t n) {
+    const double *x = a->of->sum[what], *y = b->of->sum[what];
+    return !x || !y || !memcmp(x + a->window + at, y + b->window + at, n * sizeof *x);
+}
+
 /* Whether text i of both views has the same tokens in the same windows. */
 static bool same_text(const measure_view *a, const measure_view *b, int i, size_t at) {
     const measure_sums_text *x = &a->of->text[a->text + i], *y = &b->of->text[b->text + i];
-    return !by_text(x, y) && !memcmp(a->of->sum[MEASURE_TOKENS] + a->window + at,
-                                     b->of->sum[MEASURE_TOKENS] + b->window + at,
-                                     (size_t)x->n_windows * sizeof(double));
+    const size_t n = (size_t)x->n_windows;
+    return !by_text(x, y) && same_numbers(a, b, MEASURE_TOKENS, at, n) && same_numbers(a, b, MEASURE_IDS, at, n);
 }
 
 measure_mean measure_view_compare(const measure_view *a, const measure_view *b, measure_sum what) {

@@ -10,8 +10,8 @@
  *     u32 n_texts, each: 32 bytes SHA-256 of the file; u32 first window, from 1; u32 n_windows
  *     u32 n_columns, each: u32 length, its name; f64 for each window of all texts, text after text
  *
- * All numbers are little endian.  Columns: tokens, nll, base_nll, kl, agree (tokens with the base's likeliest token);
- * unknown columns are passed over.  Of records with the same `how` and the same texts the last one counts.  The file is
+ * All numbers are little endian.  Columns: tokens, nll, base_nll, kl, agree (tokens with the base's likeliest token), ids
+ * (measure_ids_number of the window's text); unknown columns are passed over.  Of records with the same `how` and the same texts the last one counts.  The file is
  * replaced as a whole, before the rows are, so after any end each row that is there has its sums. */
 #ifndef MEASURE_SUMS_H
 #define MEASURE_SUMS_H
@@ -24,6 +24,7 @@ typedef enum measure_sum {
     MEASURE_BASE_NLL,
     MEASURE_KL,
     MEASURE_AGREE,
+    MEASURE_IDS, // no sum: a number that tells how the text is cut into tokens
     MEASURE_N_SUMS
 } measure_sum;
 
@@ -45,6 +46,7 @@ int measure_sums_make(measure_sums *s, const char *how, const measure_sums_text 
                       dw_err *err);
 void measure_sums_release(measure_sums *s);
 size_t measure_sums_at(const measure_sums *s, int text); // the first window of a text in `sum`
+double measure_ids_number(const uint8_t ids_sha256[32]); // of MEASURE_IDS: the first 48 bits of measure_ids_hash
 /* The hash of a set of texts and windows, whatever their order: what a row of several texts has as text_sha256. */
 int measure_sums_set_hash(const measure_sums_text *text, int n_texts, char hex[65], dw_err *err);
 
@@ -78,7 +80,8 @@ int measure_book_find(measure_book *b, const char *how, const char text_sha256[6
 measure_mean measure_view_mean(const measure_view *v, measure_sum what);
 /* ln ratio of the model to its base; NaN: there is none. */
 measure_mean measure_view_ratio(const measure_view *v);
-/* The mean of a - b on the same tokens; NaN if the texts or windows differ or one is unknown. */
+/* The mean of a - b on the same tokens; NaN if texts, windows or tokens differ or one is unknown.  Older records do not
+ * say their tokens; those of one text and window are then taken as the same. */
 measure_mean measure_view_compare(const measure_view *a, const measure_view *b, measure_sum what);
 
 #endif

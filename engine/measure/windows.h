@@ -14,6 +14,8 @@
 
 #include "base/base.h"
 
+enum { MEASURE_LEAST_CTX = 4 }; // tokens of a window
+
 /* Tokens start .. start + n_eval - 1 of the text are evaluated from an empty cache.  The logits of positions first ..
  * n_eval - 1 are scored; position p predicts token start + p + 1. */
 typedef struct measure_window {

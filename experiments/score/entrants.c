@@ -30,10 +30,17 @@ static int check_new(const score_run *r, int t, dw_err *err) {
 }
 
 static int tokenize(score_entrant *c, const score_run *r, dw_err *err) {
-    for (int t = 0; t < r->n_texts; t++)
+    for (int t = 0; t < r->n_texts; t++) {
         if (dw_tokenize(c->tok, r->texts[t].data, r->texts[t].size, DW_ADD_SPECIAL, &c->ids[t], &c->n_ids[t], err))
             return -1;
+        measure_ids_hash(c->ids[t], c->n_ids[t], c->ids_sha256[t]);
+    }
     return 0;
+}
+
+bool score_knows_ids(const score_entrant *c, int t) {
+    static const uint8_t unknown[sizeof *c->ids_sha256];
+    return memcmp(c->ids_sha256[t], unknown, sizeof unknown) != 0;
 }
 
 static int find_leaks(score_entrant *c, const score_run *r, dw_err *err) {
@@ -69,6 +76,7 @@ static int open_entrant(score_entrant *c, const char *path, const score_run *r, 
     c->path = path;
     c->ids = dw_alloc(n, sizeof *c->ids, "texts", err);
     c->n_ids = dw_alloc(n, sizeof *c->n_ids, "texts", err);
+    c->ids_sha256 = dw_alloc(n, sizeof *c->ids_sha256, "texts", err);
     c->result = dw_alloc(n + 1 + EXP_SPEED_MAX_DEPTHS, sizeof *c->result, "rows", err);
     c->nll = dw_alloc(n, sizeof *c->nll, "rows", err);
     c->kl = dw_alloc(n, sizeof *c->kl, "rows", err);
@@ -76,7 +84,8 @@ static int open_entrant(score_entrant *c, const char *path, const score_run *r, 
     c->ratio = dw_alloc(n, sizeof *c->ratio, "rows", err);
     c->paired = dw_alloc(n, sizeof *c->paired, "rows", err);
     c->place = dw_alloc(n, sizeof *c->place, "rows", err);
-    if (!c->ids || !c->n_ids || !c->result || !c->nll || !c->kl || !c->agree || !c->ratio || !c->paired || !c->place)
+    if (!c->ids || !c->n_ids || !c->ids_sha256 || !c->result || !c->nll || !c->kl || !c->agree || !c->ratio ||
+        !c->paired || !c->place)
         return -1;
     if (!c->stored) return open_live(c, r, err);
     const measure_stored_head *h = measure_predictions_head(c->stored);
@@ -91,6 +100,7 @@ void score_close_entrant(score_entrant *c, int n_texts) {
     for (int t = 0; c->ids && t < n_texts; t++) free(c->ids[t]);
     free(c->ids);
     free(c->n_ids);
+    free(c->ids_sha256);
     for (int t = 0; c->leak && t < n_texts; t++) free(c->leak[t]);
     free(c->leak);
     free(c->result);
@@ -140,15 +150,17 @@ static int check_stored(const score_entrant *c, const score_run *r, dw_err *err)
     return 0;
 }
 
-/* What the model had seen of the texts when it was stored. */
-static int take_stored_leaks(score_entrant *c, const score_run *r, dw_err *err) {
+/* The texts' tokens, and what the model had seen of the texts when it was stored. */
+static int take_stored_texts(score_entrant *c, const score_run *r, dw_err *err) {
     const measure_stored_head *h = measure_predictions_head(c->stored);
     c->learnt_unnamed = h->learnt_unnamed;
     c->leak = dw_alloc((size_t)r->n_texts, sizeof *c->leak, "texts", err);
     if (!c->leak) return -1;
     for (int t = 0; t < r->n_texts; t++) {
-        const char *leak = h->text[score_find_stored_text(c, r, t)].leak;
-        if (leak && !(c->leak[t] = dw_strdup(leak, err))) return -1;
+        const measure_stored_text *text = &h->text[score_find_stored_text(c, r, t)];
+        c->n_ids[t] = text->n_tokens;
+        memcpy(c->ids_sha256[t], text->ids_sha256, sizeof text->ids_sha256);
+        if (text->leak && !(c->leak[t] = dw_strdup(text->leak, err))) return -1;
     }
     return 0;
 }
@@ -175,14 +187,21 @@ static int n_vocab_of(const score_entrant *c) {
     return c->model ? dw_model_hparams(c->model)->n_vocab : measure_predictions_head(c->stored)->n_vocab;
 }
 
+/* Of older stored files only the number of tokens is known. */
+static bool same_ids(const score_entrant *a, const score_entrant *b, int t) {
+    if (a->n_ids[t] != b->n_ids[t]) return false;
+    if (!score_knows_ids(a, t) || !score_knows_ids(b, t)) return true;
+    return !memcmp(a->ids_sha256[t], b->ids_sha256[t], sizeof *a->ids_sha256);
+}
+
 static int check_same_ids(const score_entrant *c, const score_entrant *base, const score_run *r, dw_err *err) {
     if (memcmp(c->vocab, base->vocab, sizeof c->vocab) || c->bos != base->bos)
         return dw_fail(err, "'%s' and '%s' have different vocabularies, so their predictions cannot be compared",
                        c->path, base->path);
     if (n_vocab_of(c) != n_vocab_of(base))
         return dw_fail(err, "'%s' predicts %d tokens, '%s' %d", c->path, n_vocab_of(c), base->path, n_vocab_of(base));
-    for (int t = 0; t < r->n_texts && c->model && base->model; t++)
-        if (c->n_ids[t] != base->n_ids[t] || memcmp(c->ids[t], base->ids[t], c->n_ids[t] * sizeof *c->ids[t]))
+    for (int t = 0; t < r->n_texts; t++)
+        if (!same_ids(c, base, t))
             return dw_fail(err, "'%s' and '%s' cut the text '%s' into different tokens", c->path, base->path,
                            r->texts[t].path);
     return 0;
@@ -227,7 +246,7 @@ int score_open_all(score_run *r, dw_err *err) {
         if (open_text(&r->texts[t], r->o->texts.item[t], err) || check_new(r, t, err)) return -1;
     for (int i = 0; i < n; i++) {
         if (open_entrant(&r->all[i], i < r->n_models ? r->o->models.item[i] : r->o->base, r, err)) return -1;
-        if (r->all[i].stored && (check_stored(&r->all[i], r, err) || take_stored_leaks(&r->all[i], r, err))) return -1;
+        if (r->all[i].stored && (check_stored(&r->all[i], r, err) || take_stored_texts(&r->all[i], r, err))) return -1;
         if (is_again(r, i)) continue;
         if (r->all[i].model) warn_of_context(&r->all[i], r);
         warn_of_leaks(&r->all[i], r);
@@ -239,13 +258,9 @@ int score_open_all(score_run *r, dw_err *err) {
 
 /* ---- windows of a text ------------------------------------------------------------------------------------ */
 
-static size_t n_ids_of(const score_entrant *c, const score_run *r, int t) {
-    return c->model ? c->n_ids[t] : measure_predictions_head(c->stored)->text[score_find_stored_text(c, r, t)].n_tokens;
-}
-
 int score_make_windows(measure_windows *w, const score_entrant *c, const score_run *r, int t, dw_err *err) {
-    return measure_windows_make(w, r->protocol, n_ids_of(c, r, t), r->o->n_ctx, r->o->windows.first, r->o->windows.last,
-                            r->texts[t].path, err);
+    return measure_windows_make(w, r->protocol, c->n_ids[t], r->o->n_ctx, r->o->windows.first, r->o->windows.last,
+                                r->texts[t].path, err);
 }
 
 /* How often the base is evaluated. */

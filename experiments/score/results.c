@@ -74,6 +74,7 @@ static void sum_windows(score_entrant *c, const score_entrant *base, int t, cons
         double *const *sum = c->sums.sum;
         const size_t at = first + k, end = i + (size_t)measure_window_n_scored(&w->window[k]);
         sum[MEASURE_TOKENS][at] = (double)(end - i);
+        sum[MEASURE_IDS][at] = measure_ids_number(c->ids_sha256[t]);
         for (; i < end; i++) {
             sum[MEASURE_NLL][at] += m->nll[i];
             if (base) sum[MEASURE_BASE_NLL][at] += base->of.nll[i];
@@ -242,8 +243,9 @@ static void fill_mean(score_entrant *c, const score_run *r) {
 
 /* Sums of quantities that were not measured are none. */
 static void drop_unknown_sums(score_entrant *c, const score_run *r) {
-    const bool unknown[MEASURE_N_SUMS] = {
+    bool unknown[MEASURE_N_SUMS] = {
         [MEASURE_BASE_NLL] = !r->base, [MEASURE_KL] = !r->base || !c->model, [MEASURE_AGREE] = !r->base || !c->model};
+    for (int t = 0; t < r->n_texts; t++) unknown[MEASURE_IDS] |= !score_knows_ids(c, t);
     for (int k = 0; k < MEASURE_N_SUMS; k++) {
         if (!unknown[k]) continue;
         free(c->sums.sum[k]);

@@ -25,7 +25,7 @@ static const opt_row rows[] = {
     {.kind = OPT_GROUP, .help = "what is scored"},
     {"protocol", 0, OPT_CHOICE, 0, &o.protocol, "llama", "NAME", "which tokens are scored, and with which context",
      OPT_CHOICES_HELP(measure_protocols, measure_protocol)},
-    {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1 << 20},
+    {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = MEASURE_LEAST_CTX, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
     OPT_KV,
     OPT_SELECT,
@@ -121,6 +121,13 @@ static void drop_results(measure_entrant *e) {
     e->agree = NULL;
 }
 
+/* The tokens of text t; NULL: the predictions of all these models are stored. */
+static const int32_t *ids_of(const score_entrant *c, int n, int t) {
+    for (int i = 0; i < n; i++)
+        if (c[i].model) return c[i].ids[t];
+    return NULL;
+}
+
 /* Models first .. first + n - 1 on text t, all side by side with the base. */
 static int evaluate_text(score_run *r, int first, int n, int t, const measure_entrant_options *eo,
                       measure_predictions_writer *store, dw_err *err) {
@@ -139,7 +146,7 @@ static int evaluate_text(score_run *r, int first, int n, int t, const measure_en
     }
     const measure_evaluation e = {.o = eo,
                                   .windows = &w,
-                                  .ids = one->model ? one->ids[t] : NULL,
+                                  .ids = ids_of(one, n, t),
                                   .bos = one->bos,
                                   .base = r->base ? &r->base->of : NULL,
                                   .model = models,
@@ -184,6 +191,7 @@ static measure_predictions_writer *store_open(const score_run *r, dw_err *err) {
                                          .n_scored = w.n_scored,
                                          .leak = c->leak[t]};
         memcpy(texts[t].sha256, r->texts[t].hash, 32);
+        memcpy(texts[t].ids_sha256, c->ids_sha256[t], 32);
         measure_windows_release(&w);
     }
     measure_predictions_writer *w = rc ? NULL : measure_predictions_writer_new(o.store, &h, err);

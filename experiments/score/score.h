@@ -46,6 +46,7 @@ typedef struct score_entrant { // a model with its ids of every text
     uint8_t hash[32], vocab[32];
     int32_t **ids; // n_texts
     size_t *n_ids;
+    uint8_t (*ids_sha256)[32]; // n_texts: measure_ids_hash; zeros: unknown, of an older stored file
     int32_t bos;        // at the begin of each window, -1: none
     exp_result *result; // n_texts, and the mean; after the rows with quality one for each further depth
     exp_speed speed[EXP_SPEED_MAX_DEPTHS];
@@ -82,6 +83,8 @@ typedef struct score_run {
 /* Opens every text and model, and refuses what cannot be compared.  0, or -1. */
 int score_open_all(score_run *r, dw_err *err);
 void score_close_entrant(score_entrant *c, int n_texts);
+/* Whether it is known how c cuts text t into tokens. */
+bool score_knows_ids(const score_entrant *c, int t);
 /* The place of text t in a stored entrant; its number of texts when it is not there. */
 int score_find_stored_text(const score_entrant *c, const score_run *r, int t);
 /* The windows of text t, as c cuts it into tokens; measure_windows_release(). */
