@@ -73,13 +73,29 @@ static int check_one_rope(const json_t *rope, dw_err *err) {
     return 0;
 }
 
+static int check_rotated(const json_t *object, dw_err *err) {
+    double partial = 1;
+    if (get_positive(object, "partial_rotary_factor", &partial, err)) return -1;
+    return partial == 1 ? 0 : dw_fail(err, "config.json: 'partial_rotary_factor' is not supported");
+}
+
+/* As in transformers, these have no default. */
+static int need_rope_numbers(const json_t *rope, bool is_llama3, const char *name, dw_err *err) {
+    static const char *const keys[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                       "original_max_position_embeddings"};
+    for (size_t i = 0; i < (is_llama3 ? sizeof keys / sizeof *keys : 1); i++)
+        if (!json_is_number(json_object_get(rope, keys[i])))
+            return dw_fail(err, "config.json: rope type '%s' needs the number '%s', which is missing", name, keys[i]);
+    return 0;
+}
+
 /* transformers 5 has all of rope in rope_parameters.  Earlier versions have rope_theta in the main object, and
  * rope_scaling. */
 static int read_rope(checkpoint_config *c, const json_t *config, dw_err *err) {
     const json_t *rope = json_object_get(config, "rope_parameters");
     if (!json_is_object(rope)) rope = json_object_get(config, "rope_scaling");
     c->value[DW_KEY_ROPE_BASE] = 10000;
-    if (check_one_rope(rope, err)) return -1;
+    if (check_one_rope(rope, err) || check_rotated(config, err) || check_rotated(rope, err)) return -1;
     if (get_key(c, config, DW_KEY_ROPE_BASE, err) || get_key(c, rope, DW_KEY_ROPE_BASE, err)) return -1;
     const char *type = json_string_value(json_object_get(rope, "rope_type"));
     if (!type) type = json_string_value(json_object_get(rope, "type"));
@@ -92,10 +108,8 @@ static int read_rope(checkpoint_config *c, const json_t *config, dw_err *err) {
         return dw_fail(err, "config.json: rope type '%s' is not supported (default, linear, yarn, llama3 are)", type);
     if (c->rope == ROPE_LLAMA3 && !(c->arch->has & DW_ARCH_ROPE_FREQS))
         return dw_fail(err, "config.json: rope type 'llama3' cannot be stored for architecture '%s'", c->arch->name);
-    c->rope_factor = c->rope == ROPE_LLAMA3 ? 8 : 1;
-    c->low_freq_factor = 1;
-    c->high_freq_factor = 4;
-    c->n_ctx_original = c->rope == ROPE_LLAMA3 ? 8192 : c->n_ctx;
+    if (need_rope_numbers(rope, c->rope == ROPE_LLAMA3, type, err)) return -1;
+    c->n_ctx_original = c->n_ctx;
     double beta_fast = 32, beta_slow = 1;
     if (get_positive(rope, "factor", &c->rope_factor, err) ||
         get_positive(rope, "low_freq_factor", &c->low_freq_factor, err) ||
@@ -132,13 +146,10 @@ static int check_quantization(const json_t *config, dw_err *err) {
 }
 
 static int read_attention(checkpoint_config *c, const json_t *config, dw_err *err) {
-    double *v = c->value, partial = 1;
+    double *v = c->value;
     v[DW_KEY_N_HEAD_KV] = v[DW_KEY_N_HEAD];
     v[DW_KEY_HEAD_DIM] = v[DW_KEY_N_HEAD] > 0 ? floor(v[DW_KEY_N_EMBD] / v[DW_KEY_N_HEAD]) : 0;
-    if (get_key(c, config, DW_KEY_N_HEAD_KV, err) || get_key(c, config, DW_KEY_HEAD_DIM, err) ||
-        get_positive(config, "partial_rotary_factor", &partial, err))
-        return -1;
-    if (partial != 1) return dw_fail(err, "config.json: 'partial_rotary_factor' is not supported");
+    if (get_key(c, config, DW_KEY_N_HEAD_KV, err) || get_key(c, config, DW_KEY_HEAD_DIM, err)) return -1;
     v[DW_KEY_VALUE_DIM] = v[DW_KEY_ROPE_DIM] = v[DW_KEY_HEAD_DIM];
     const json_t *use = json_object_get(config, "use_sliding_window");
     if (!use || json_is_true(use)) return get_count(config, "sliding_window", 0, &c->sliding_window, err);

@@ -417,13 +417,22 @@ static void refusals(void) {
     begin(&f, "refused", "BF16", 8);
     add_layers(&f, true);
     write_weights(&f);
-    const struct { const char *class_name, *more, *words; } bad[] = {
+    const struct { const char *class_name, *more, *words;
+    } bad[] = {
         {"GemmaForCausalLM", "", "GemmaForCausalLM"},
         {"Qwen2ForCausalLM", ",\"hidden_act\":\"gelu\"", "gelu"},
         {"Qwen2ForCausalLM", ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}", "dynamic"},
         {"Qwen2ForCausalLM", ",\"rope_scaling\":{\"type\":\"llama3\"}", "llama3"},
         {"Qwen2ForCausalLM", ",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}", "gptq"},
         {"Qwen2ForCausalLM", ",\"partial_rotary_factor\":0.5", "partial_rotary_factor"},
+        {"Qwen2ForCausalLM",
+         ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e4,\"partial_rotary_factor\":0.5}",
+         "partial_rotary_factor"},
+        {"Qwen2ForCausalLM", ",\"rope_scaling\":{\"type\":\"linear\"}", "needs the number 'factor'"},
+        {"Qwen2ForCausalLM", ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"original_max_position_embeddings\":1024}",
+         "needs the number 'factor'"},
+        {"LlamaForCausalLM", ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0}",
+         "needs the number 'high_freq_factor'"},
         {"Qwen2ForCausalLM", ",\"head_dim\":-3", "head_dim"},
         {"Qwen2ForCausalLM", ",\"rope_theta\":\"big\"", "rope_theta"},
         {"Qwen2ForCausalLM", ",\"head_dim\":32", "shape"},
