@@ -310,6 +310,17 @@ static void joined_only_where_measured_alike(void) {
     }
 }
 
+/* A deviation between seeds is no error over windows: programs find it in a column of its own. */
+static void joined_for_programs(void) {
+    const char *path = write_table("errors.tsv",
+                                   "model text base metric seed ppl ppl_se\n"
+                                   "a d.txt d random 1 20 0.5\nb d.txt d random 2 24 0.5\nc d.txt d energy - 21 0.5\n");
+    const char *out = shown(path, "--join seed --format tsv --columns metric,seed,ppl,ppl_se");
+    CHECK(!strcmp(out, "metric\tseed\tppl\tppl_se\tppl_sd\nrandom\tmean of 2\t22\t-\t2.828427125\n"
+                       "energy\t-\t21\t0.5\t-\n"),
+          "%s", out);
+}
+
 /* Rows that differ in the text differ in its hash, too. */
 static void joined_over_texts(void) {
     const char *path = write_table("texts.tsv", "model text text_sha256 base base_sha256 ppl\n"
@@ -899,6 +910,7 @@ static const test_case cases[] = {
     {"joined rows tell the verdicts of all of them, and reasons only where they agree", joined_verdicts},
     {"seeds are joined that trained for other times, unless a seed comes again", joined_runs_of_any_length},
     {"rows of other windows, texts, bases and depths are not joined", joined_only_where_measured_alike},
+    {"for programs the standard deviation of joined rows has a column of its own", joined_for_programs},
     {"rows are joined over texts, whose hashes differ, too", joined_over_texts},
     {"the variables of a sweep are columns", variants},
     {"TSV keeps cells as they are and can be read again; CSV quotes", tsv_and_csv},

@@ -454,14 +454,23 @@ static void print_raw_field(FILE *out, const exp_sheet *s, const exp_field *f, c
     if (!text && f->heading.role == EXP_MEASURE) text = number;
     if (!text) joined_cell(joined, s, f, line);
     print_raw(out, text ? text : joined, separator, first);
-    if (f->se >= 0) print_raw_number(out, error, separator);
+    if (f->se < 0) return;
+    print_raw_number(out, line->n > 1 ? NAN : error, separator);
+    if (s->join) print_raw_number(out, line->n > 1 ? error : NAN, separator);
+}
+
+/* Beside a standard error that of joined rows is none, but a standard deviation. */
+static void print_raw_head(FILE *out, const exp_sheet *s, const exp_field *f, char separator, bool first) {
+    char deviation[sizeof f->name + 3];
+    print_raw(out, f->name, separator, first);
+    if (f->se < 0) return;
+    print_raw(out, f->heading.se, separator, false);
+    snprintf(deviation, sizeof deviation, "%s_sd", f->name);
+    if (s->join) print_raw(out, deviation, separator, false);
 }
 
 static void print_raw_table(FILE *out, const exp_sheet *s, char separator) {
-    for (size_t k = 0; k < s->n_fields; k++) {
-        print_raw(out, s->field[k].name, separator, !k);
-        if (s->field[k].se >= 0) print_raw(out, s->field[k].heading.se, separator, false);
-    }
+    for (size_t k = 0; k < s->n_fields; k++) print_raw_head(out, s, &s->field[k], separator, !k);
     fputc('\n', out);
     for (size_t i = 0; i < s->lines->n; i++) {
         for (size_t k = 0; k < s->n_fields; k++)

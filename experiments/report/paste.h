@@ -4,7 +4,7 @@
  * `label`, which says what was done (labels.h) and stands for the names of files in tables of sweeps.
  * Markdown rounds by the standard error, puts units into the headings and says once, under the table, under which
  * conditions the rows were measured and in which they differ.  TSV and CSV keep the cells as they are, each with its
- * standard error in a column of its own. */
+ * standard error in a column of its own; of joined rows the standard deviation is in another (ppl_sd). */
 #ifndef EXP_PASTE_H
 #define EXP_PASTE_H
 
