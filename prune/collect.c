@@ -66,7 +66,7 @@ static const opt_row rows[] = {
      "also a backward pass: sums of |a g| and (a g)^2, and into STATS.gram g g^T of the FFNs' outputs"},
     {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.export_imatrix, NULL, "FILE",
      "write llama.cpp's importance matrix too (.dat: in its old form)",
-     .holds = KIT_GGUF | KIT_OTHER}, // the old form has no magic
+     .holds = KIT_IMATRIX},
     {"import-imatrix", 0, OPT_PATH, OPT_INPUT, &o.import_imatrix, NULL, "FILE",
      "make statistics of llama.cpp's importance matrix: input sums only"},
     OPT_COMMON_ENGINE,
@@ -753,8 +753,9 @@ static int import_imatrix(kit_stats *s, dw_model *m, const char *model_sha256, d
 }
 
 static void tell_import(const kit_stats *s) {
-    say("'%s': sums of squares of the inputs of %d layers over %.0f tokens, from '%s'; nothing of single neurons", o.out,
-        s->n_layer, (double)s->text[0].n_tokens, o.import_imatrix);
+    say("'%s': sums of squares of the inputs of %d layers over %.0f %s, from '%s'; nothing of single neurons", o.out,
+        s->n_layer, (double)s->text[0].n_tokens, s->n_ctx ? "tokens" : "calls, which the old form counts for tokens",
+        o.import_imatrix);
 }
 
 static int export_imatrix(const kit_stats *s, const dw_model *m, dw_err *err) {

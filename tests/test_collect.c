@@ -551,8 +551,9 @@ static void refusals(void) {
              test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 90-900 -o %s", mini(), text, out));
     one_line("a window needs", test_run("deadwood-collect -q -m %s -f %s -c 60000 -o %s", mini(), text, out));
     one_line("same text", test_run("deadwood-collect -q -m %s -f %s %s -c 64 -o %s", mini(), text, text, out));
-    one_line("with -c 64", test_run("deadwood-collect -q -m %s -f %s -c 128 --windows 3-4 -s %s -o %s", mini(), text,
-                                    test_file("part.h5"), out));
+    one_line("with -c 128 --skip 0 --hist-every 4 cannot be added to others with 64",
+             test_run("deadwood-collect -q -m %s -f %s -c 128 --windows 3-4 -s %s -o %s", mini(), text,
+                      test_file("part.h5"), out));
     one_line("cannot open", test_run("deadwood-collect -q -m %s -f %s -o %s", mini(), test_file("absent.txt"), out));
     one_line("statistics", test_run("deadwood-collect -q -m %s -s %s -o %s", mini(), text, out));
     one_line("imatrix", test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", mini(), text, out));

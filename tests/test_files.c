@@ -225,9 +225,9 @@ static void no_output_over_an_input(void) {
     REQUIRE(!test_run("cp -r experiments/mini %s/hd && head -c 4000 README.md >%s/t.txt", dir, dir));
     const char *both = "is input and output at once";
     snprintf(command, sizeof command, "deadwood-convert %s/hd -q -o %s/hd/model.safetensors", dir, dir);
-    spares(test_path(dir, "hd/model.safetensors"), "is a file of an unknown kind, not a GGUF file", command);
+    spares(test_path(dir, "hd/model.safetensors"), "is a file of an unknown kind, not a GGUF model", command);
     snprintf(command, sizeof command, "deadwood-convert %s/hd -q -o %s/hd/tokenizer.json", dir, dir);
-    spares(test_path(dir, "hd/tokenizer.json"), "is a text, not a GGUF file", command);
+    spares(test_path(dir, "hd/tokenizer.json"), "is a text, not a GGUF model", command);
     CHECK(!test_run("deadwood-convert %s/hd -q -o %s/hd/new.gguf && deadwood-convert %s/hd -q -o %s/hd/new.gguf", dir,
                     dir, dir, dir),
           "a folder's other files: %s", test_run_output());

@@ -464,7 +464,7 @@ static int check_same(const kit_stats *a, const kit_stats *b, dw_err *err) {
                        b->model_sha256);
     if (a->n_ctx != b->n_ctx || a->skip != b->skip || a->hist_every != b->hist_every)
         return dw_fail(err, "statistics with -c %d --skip %d --hist-every %d cannot be added to others with %d, %d, %d",
-                       a->n_ctx, a->skip, a->hist_every, b->n_ctx, b->skip, b->hist_every);
+                       b->n_ctx, b->skip, b->hist_every, a->n_ctx, a->skip, a->hist_every);
     if (a->has_gradients != b->has_gradients)
         return dw_fail(err, "statistics with gradients cannot be added to others without; collect all of them with "
                             "gradients (collect --gradients), or none");

@@ -19,7 +19,8 @@ if deadwood inspect again.imatrix.gguf --tensors | grep output.weight; then exit
 
 # In the old form it counts windows: few of them are still data without a name.
 deadwood collect -m m.gguf -f text.txt -c 64 --windows 2 --export-imatrix e.dat -t 1 -q
-deadwood collect -m m.gguf --import-imatrix e.dat -o old.h5 -q
+deadwood collect -m m.gguf --import-imatrix e.dat -o old.h5 2>err
+grep -q "over 2 calls, which the old form counts for tokens, from 'e.dat'" err
 deadwood requant -m m.gguf -o old.gguf --type Q4_0 -s old.h5 -t 1 -q
 deadwood inspect old.gguf --json | grep -q unnamed_data
 
@@ -29,3 +30,23 @@ deadwood collect -m m.gguf -f text.txt -c 64 --windows 5-6 --hist-every 1 -o b.h
 deadwood collect -m m.gguf -s a.h5 s.h5 b.h5 --apart 1 -o pooled.h5 -q
 deadwood rank -m m.gguf -s pooled.h5 --metric energy --rate 0.5 -o plan.tsv 2>err && exit 1
 grep -q "know nothing of single neurons" err
+
+# Models and importances, both GGUF, do not replace each other; importances replace importances of either form.
+for form in e.imatrix.gguf e.dat; do
+    deadwood collect -m m.gguf -f text.txt -c 64 --windows 2 --export-imatrix $form -t 1 -q
+    cp $form kept
+    deadwood requant -m m.gguf -o $form --type Q8_0 -q 2>err && exit 1
+    grep -q "'$form' is an importance matrix, not a GGUF model; choose another name" err
+    cmp $form kept
+done
+cp direct.gguf model.dat
+for model in direct.gguf model.dat; do
+    deadwood collect -m m.gguf -f text.txt -c 64 --windows 2 --export-imatrix $model -t 1 -q 2>err && exit 1
+    grep -q "'$model' is a GGUF model, not an importance matrix; choose another name" err
+done
+cmp direct.gguf model.dat
+
+# What cannot be added is told of the file that is named.
+deadwood collect -m m.gguf -f text.txt -c 32 --windows 2 --hist-every 1 -o short.h5 -t 1 -q
+deadwood collect -m m.gguf -s a.h5 short.h5 -o both.h5 -q 2>err && exit 1
+grep -q "'short.h5': statistics with -c 32 --skip 0 --hist-every 1 cannot be added to others with 64, 0, 1" err
