@@ -437,6 +437,24 @@ static void random_names(void) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) CHECK(!dw_out_is_temporary(others[i]), "%s", others[i]);
 }
 
+/* What a killed process left goes with the next output that is named early; what somebody writes, and what only has
+ * such a name, stays. */
+static void left_files_go(void) {
+    dw_err err = {0};
+    const char *path = test_file("out.bin");
+    REQUIRE(
+        !test_run("cd %s && touch out.bin.dw0123456789abcdef.part out.bin.dw0123.part xout.bin.dw0123456789abcdef.part",
+                  test_folder()));
+    dw_out *other = dw_out_open(test_file("other.bin"), &err), *out = dw_out_open(path, &err);
+    REQUIRE(out && other && dw_out_temporary(out, &err), "%s", err.text);
+    CHECK(!test_run("cd %s && ! test -e out.bin.dw0123456789abcdef.part && test -e out.bin.dw0123.part && "
+                    "test -e xout.bin.dw0123456789abcdef.part && test $(ls | grep -c '^out.bin.dw') = 2",
+                    test_folder()),
+          "%s", test_run_output());
+    dw_out_free(out);
+    dw_out_free(other);
+}
+
 static atomic_bool stop_removing;
 
 /* Removes all that nobody writes, again and again; counts it. */
@@ -622,6 +640,7 @@ static const test_case cases[] = {
     {"files that an option makes in addition are outputs, and never replace an input", derived_outputs},
     {"an output that has become an input is refused at commit", checked_at_commit},
     {"temporary names cannot be guessed, and are told from other files", random_names},
+    {"what killed processes left of an output goes with the next one", left_files_go},
     {"what nobody writes is removed, what is written never", written_files_stay},
     {"the same where a file has its name from the beginning", written_files_stay_with_names},
     {"a held path has one holder; its file goes when nothing is kept in it", held_paths},

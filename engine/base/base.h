@@ -211,7 +211,7 @@ typedef struct dw_out_pieces {
 } dw_out_pieces;
 int dw_out_holds(void *pieces, const char *path, dw_err *err);
 /* Gives the unfinished file its random name and returns it (borrowed).  For a library that opens the file by name
- * and writes it before anything is written here.  Until the commit the file is not locked (dw_out_remove_left). */
+ * and writes it before anything is written here.  What killed processes left of such files for the same output goes. */
 const char *dw_out_temporary(dw_out *out, dw_err *err);
 void dw_out_free(dw_out *out);
 /* Whether a file's name (without folders) has the form that dw_out gives to unfinished files. */

@@ -7,12 +7,13 @@
  *     model.gguf.dw9f86d081884c7d65.part
  *
  * A process that is killed while such a name is there leaves that file.  Its writer holds a lock (flock) on it for as long
- * as it lives, so others can tell (dw_out_remove_left).
+ * as it lives, so others can tell (dw_out_remove_left).  The next output of that name removes it.
  *
  * A name that would be longer than file systems allow is cut before the random part.  The random name must be new and
  * is never followed as a link, so nobody who writes into the folder can redirect the output. */
 #include "base/base.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -168,6 +169,17 @@ static int check_path(const dw_out *out, dw_err *err) {
 /* Where files cannot be locked, nobody can lock them to remove them.  False: another process holds the lock. */
 static bool lock(int fd) { return !flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK; }
 
+/* A lock (fcntl) that those of flock do not see. */
+static void lock_aside(int fd) {
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    (void)fcntl(fd, F_OFD_SETLK, &l); // where this fails nobody can test it either
+}
+
+static bool is_locked_aside(int fd) {
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return !fcntl(fd, F_OFD_GETLK, &l) && l.l_type != F_UNLCK;
+}
+
 bool dw_out_remove_left(const char *path) {
     struct stat st;
     if (!dw_out_is_temporary(dw_base_name(path))) return false;
@@ -175,11 +187,28 @@ bool dw_out_remove_left(const char *path) {
     int fd = open(path, O_RDWR | flags); // some file systems lock only what can be written
     if (fd < 0) fd = open(path, O_RDONLY | flags);
     // Looked at under the lock: another remover may have been here, and the name may be that of a new file.
-    const bool is_left = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &st) && S_ISREG(st.st_mode) &&
-                         st.st_nlink;
+    const bool is_left = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB) && !is_locked_aside(fd) && !fstat(fd, &st) &&
+                         S_ISREG(st.st_mode) && st.st_nlink;
     const bool removed = is_left && !unlink(path);
     if (fd >= 0) close(fd);
     return removed;
+}
+
+/* Of outputs to the same path. */
+static void remove_all_left(const char *path) {
+    char *folder = folder_of(path);
+    const char *name = dw_base_name(path);
+    const size_t n = (size_t)length_before_tail(name);
+    DIR *d = folder ? opendir(folder) : NULL;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char *left = !strncmp(e->d_name, name, n) && strlen(e->d_name) == n + TAIL
+                         ? dw_format(NULL, "%.*s%s", (int)(name - path), path, e->d_name)
+                         : NULL;
+        if (left) dw_out_remove_left(left);
+        free(left);
+    }
+    if (d) closedir(d);
+    free(folder);
 }
 
 /* Waits for the lock. */
@@ -342,7 +371,10 @@ static dw_out *open_out(const char *path, bool keeper, dw_err *err) {
     if ((out->slot = claim(out->temporary, err)) < 0) goto fail;
     out->fd = open_nameless(path, out->temporary);
     out->nameless = out->fd >= 0;
-    if (!out->nameless) out->fd = open_named(out->temporary);
+    if (!out->nameless) {
+        remove_all_left(path);
+        out->fd = open_named(out->temporary);
+    }
     if (out->fd >= 0) {
         if (keeper) keep_mode(out);
         return out;
@@ -424,6 +456,7 @@ static int fail_create(const char *path, dw_err *err) {
 }
 
 static int name_file(dw_out *out, dw_err *err) {
+    if (out->nameless) remove_all_left(out->path);
     if (out->nameless && give_name(out->fd, out->temporary)) return fail_create(out->path, err);
     out->nameless = false;
     return 0;
@@ -431,7 +464,8 @@ static int name_file(dw_out *out, dw_err *err) {
 
 const char *dw_out_temporary(dw_out *out, dw_err *err) {
     if (name_file(out, err)) return NULL;
-    flock(out->fd, LOCK_UN); // the library (HDF5) locks it
+    lock_aside(out->fd);
+    flock(out->fd, LOCK_UN); // HDF5 takes this lock
     return out->temporary;
 }
 

@@ -9,4 +9,4 @@ heal() { deadwood-heal -m small.gguf -T m.gguf -f "$@" -o healed.gguf -c 128 --h
 heal part.txt whole.txt >said.txt || { cat said.txt >&2; exit 1; }
 grep -q "the end of 'part.txt' is held out, and 'whole.txt' trains with a run of [0-9]* of its tokens" said.txt || { cat said.txt >&2; exit 1; }
 heal part.txt other.txt >said.txt || { cat said.txt >&2; exit 1; }
-! grep "is held out, and" said.txt >&2
+if grep "is held out, and" said.txt >&2; then exit 1; fi
