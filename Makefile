@@ -138,7 +138,7 @@ demo:  ## make the five attempts on the embedded model, or MODEL=FOLDER TEXTS=DI
 exact: all  ## compute results/exact.tsv again: quality by definition, equal on every machine
 	PATH="$(CURDIR)/$B:$$PATH" sh experiments/exact.sh results/exact.tsv
 
-results: all  ## make the tables and plots of the embedded model in results/ again, of a clean tree (else DIRTY=1)
+results: all  ## make the tables and plots of the embedded model in results/ again, of a clean tree (else DIRTY=1); GRIDS='gate requant': of these grids
 	sh experiments/results.sh
 
 results-7b: all $B/bench_sparse  ## speed and size on the shape of a 7B model: results/7b.md, sparse-7b.svg
