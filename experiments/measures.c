@@ -71,12 +71,12 @@ const exp_column exp_columns[] = {
     {"tool", AT(tool), 0, "last step of the lineage"},
     {"metric", AT(metric), 0, "that ranked the neurons; this column and those below tell what the last step that has such an option was given, or what its plan says"},
     {"rate", AT(rate), 0, "fraction of neurons to be removed"},
-    {"rate_reached", AT(rate_reached), 0, "fraction removed"},
+    {"rate_reached", AT(rate_reached), 0, "fraction of the neurons removed, by all cuts"},
     {"group", AT(group), 0, "neurons cut or gated together"},
     {"allocate", AT(allocate), 0, "how the rate was spread over layers"},
-    {"layers_dropped", AT(layers_dropped), 0, "layers that were dropped as a whole, of how many"},
-    {"kv_heads", AT(kv_heads), 0, "KV heads that the layers keep, of how many, where heads were cut"},
-    {"repair", AT(repair), 0, "what was done for what remained"},
+    {"layers_dropped", AT(layers_dropped), 0, "layers that were dropped as a whole, of how many, by all cuts"},
+    {"kv_heads", AT(kv_heads), 0, "KV heads that the layers keep, of how many, where heads were cut, by all cuts"},
+    {"repair", AT(repair), 0, "what the last cut did for what remained"},
     {"type", AT(type), 0, "type or mixture that was asked for, and the type of --output-type; for `keep` and for files of others the type of most matrices"},
     {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
     {"rule", AT(rule), 0, "rule that selects neurons at run time; predictors: what train made decides"},
@@ -372,9 +372,34 @@ static void add_training(exp_result *r, double tokens, double minutes) {
     if (minutes > 0 && own > 0) snprintf(r->minutes_trained, sizeof r->minutes_trained, "%.4g", minutes + own);
 }
 
+/* "a of b"; false: it is none. */
+static bool read_part(const char *text, long *part, long *whole) { return sscanf(text, "%ld of %ld", part, whole) == 2; }
+
+/* What a cut tells, so that nothing of the cut before stays. */
+static void clear_cut(exp_result *r) {
+    r->metric[0] = r->rate[0] = r->rate_reached[0] = r->group[0] = r->allocate[0] = r->repair[0] = 0;
+    r->layers_dropped[0] = r->kv_heads[0] = 0;
+}
+
+/* What is gone by this cut and by those before. */
+static void add_cut(exp_result *r, const exp_result *before) {
+    const double rate = atof(r->rate_reached), gone = atof(before->rate_reached);
+    long part, whole, earlier, of;
+    if (gone > 0) snprintf(r->rate_reached, sizeof r->rate_reached, "%.4g", 1 - (1 - gone) * (1 - rate));
+    if (!*r->layers_dropped)
+        memcpy(r->layers_dropped, before->layers_dropped, sizeof r->layers_dropped);
+    else if (read_part(r->layers_dropped, &part, &whole) && read_part(before->layers_dropped, &earlier, &of))
+        snprintf(r->layers_dropped, sizeof r->layers_dropped, "%ld of %ld", part + earlier, of);
+    if (!*r->kv_heads)
+        memcpy(r->kv_heads, before->kv_heads, sizeof r->kv_heads);
+    else if (read_part(r->kv_heads, &part, &whole) && read_part(before->kv_heads, &earlier, &of))
+        snprintf(r->kv_heads, sizeof r->kv_heads, "%ld of %ld", part, of);
+}
+
 /* Later steps overwrite earlier ones, so that each field tells of the last step that had it. */
 static void fill_step(void *ctx, const json_t *step) {
     exp_result *r = ctx;
+    const exp_result before = *r;
     const char *tool_name = json_string_value(json_object_get(step, "tool")),
                *parent = json_string_value(json_object_get(step, "parent"));
     const json_t *args = json_object_get(step, "args"), *facts = json_object_get(step, "facts");
@@ -383,7 +408,8 @@ static void fill_step(void *ctx, const json_t *step) {
     const bool heals = !strcmp(r->tool, "heal");
     const double tokens_before = heals ? atof(r->tokens_trained) : 0, minutes_before = atof(r->minutes_trained);
     if (heals) r->minutes_trained[0] = 0;
-    const bool trains = !strcmp(r->tool, "train");
+    const bool trains = !strcmp(r->tool, "train"), cuts = !strcmp(r->tool, "cut");
+    if (cuts) clear_cut(r);
     if (trains) snprintf(r->tokens_trained, sizeof r->tokens_trained, "%lld", (long long)step_tokens(step));
     if (trains) snprintf(r->rule, sizeof r->rule, "predictors"); // they decide, no more the gate's rule
     for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++) {
@@ -393,6 +419,7 @@ static void fill_step(void *ctx, const json_t *step) {
         if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
     }
     fill_type(r, args, heals);
+    if (cuts) add_cut(r, &before);
     if (tokens_before > 0) add_training(r, tokens_before, minutes_before);
 }
 
@@ -466,6 +493,14 @@ static void fill_gate(exp_result *r, const dw_model *m) {
     if (predictors > 0) snprintf(r->note + n, sizeof r->note - (size_t)n, ", predictors %.1f MB", predictors * 1e-6);
 }
 
+/* Layers that a later cut dropped take their heads with them. */
+static void count_heads(exp_result *r, const dw_hparams *hp) {
+    long kept = 0, part, whole;
+    for (int l = 0; l < hp->n_layer; l++) kept += hp->n_head_kv[l];
+    if (read_part(r->kv_heads, &part, &whole) && kept < part)
+        snprintf(r->kv_heads, sizeof r->kv_heads, "%ld of %ld", kept, whole);
+}
+
 int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const dw_model *m, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(m);
     snprintf(r->model, sizeof r->model, "%s", dw_base_name(path));
@@ -479,6 +514,7 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
         snprintf(r->nominal_bits, sizeof r->nominal_bits, "%.4g", (double)nominal);
     fill_gate(r, m);
     if (lineage_steps(g, fill_step, r, err)) return -1;
+    count_heads(r, dw_model_hparams(m));
     fill_types(r, g);
     return 0;
 }
