@@ -665,6 +665,20 @@ static void spm_cuts(void) {
     release(&whole);
 }
 
+/* A token that no merge makes, here "ab", never comes before one that a merge makes. */
+static void spm_without_merge(void) {
+    loaded l;
+    if (load_text(&l,
+                  "{" SPM ",\"model\":{\"byte_fallback\":true,\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"a\":1,"
+                  "\"b\":2,\"c\":3,\"\xe2\x96\x81\":4,\"ab\":5,\"bc\":6},\"merges\":[\"b c\"]}}",
+                  7)) {
+        ids got = tokens_of(l.t, "abc", 3, 0);
+        CHECK(same_ids(got, (ids){.id = (int32_t[]){4, 1, 6}, .n = 3}), "%s", show(got));
+        free(got.id);
+    }
+    release(&l);
+}
+
 /* ---- round trips --------------------------------------------------------------------------------------- */
 
 static void text_again(void) {
@@ -1084,6 +1098,7 @@ static const test_case cases[] = {
     {"special tokens are taken longest first, then leftmost", special_tokens},
     {"special tokens of thousands of lengths are found in seconds", many_lengths},
     {"cutting SentencePiece text at spaces changes no id", spm_cuts},
+    {"a token that no merge makes does not come before one that a merge makes", spm_without_merge},
     {"text becomes ids and the same text again", text_again},
     {"a vocabulary written to GGUF and read back is the same", through_gguf},
     {"tokenizer.json's added tokens, padding, special ids and template are taken over", import_rules},

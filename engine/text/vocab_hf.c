@@ -289,11 +289,13 @@ static int read_merges(dw_vocab *v, const json_t *model, dw_err *err) {
     return 0;
 }
 
-/* Checks that every merge names tokens.  For llama the ranks become scores, and the merges are freed. */
+/* Checks that every merge names tokens.  For llama the ranks become scores, below them those of tokens that no merge
+ * makes, and the merges are freed. */
 static int use_merges(dw_vocab *v, dw_err *err) {
     dw_lookup x;
     int rc = 0;
     if (dw_lookup_build(&x, v->token, v->n_token, err)) return -1;
+    for (size_t i = 0; i < v->n_token && v->score; i++) v->score[i] = -(float)v->n_merge;
     for (size_t i = v->n_merge; i-- && !rc;) { // backwards, so that the first of several merges with one result counts
         dw_merge_ids ids;
         rc = dw_vocab_merge_ids(v, &x, i, &ids, err);
