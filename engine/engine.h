@@ -33,9 +33,11 @@
  * quantized weights to 8 bits where that is fastest: at the levels avx2 and avx512, and at level amx for 9 to 64
  * tokens of sessions that are not exact; else it is the same as `rounded`.  The fast path for up to 8 tokens always
  * packs them to 8 bits for quantized weights.  `bf16` rounds weights of every type, and inputs, to one BF16, as models in
- * bfloat16 do, where the CPU multiplies BF16 (amx, AVX512_BF16).  Attention is F32.  But at level amx its factors are sums
- * of two BF16 for several tokens of a sequence in passes of more than 8, and for all tokens of exact sessions whose
- * precision is not `split`; with `bf16` they are one BF16. */
+ * bfloat16 do, where the CPU multiplies BF16 (amx, AVX512_BF16).
+ *
+ * Attention is F32.  But where the precision holds, the factors of its products are one BF16 with `bf16`; with the others,
+ * at level amx, sums of two, unless the session is exact and its precision `split`.  A sequence with one token in a pass
+ * has F32 in sessions that are not exact. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 

@@ -526,20 +526,24 @@ enum { CTX = 200, GROUP = 7, QUERIES = 9, EARLY = 5 };
 typedef enum attend_kind { ONE_TOKEN, MANY_TOKENS, BY_TILES, BY_ROUNDED_TILES, ATTEND_KINDS } attend_kind;
 static const double attend_bound[ATTEND_KINDS] = {1e-6, 1e-6, 1e-5, 4e-3};
 
-static bool has_kind(dw_level level, attend_kind kind) { return kind < BY_TILES || level >= DW_AMX; }
+static bool has_kind(dw_level level, attend_kind kind) {
+    return kind < BY_TILES || level >= DW_AMX || (kind == BY_ROUNDED_TILES && dw_level_has_bf16(level));
+}
 
 static size_t attend_scratch(attend_kind kind, int head_dim, int n_group) {
     return (kind >= BY_TILES ? dw_attend_tiles_scratch_bytes : dw_attend_scratch_bytes)(head_dim, n_group);
 }
 
 /* `at_once` tokens a call. */
-static void attend_all(const dw_vec *vec, attend_kind kind, dw_attend_job job, int n_tokens, int at_once) {
+static void attend_all(dw_level level, attend_kind kind, dw_attend_job job, int n_tokens, int at_once) {
+    const dw_vec *vec = dw_vec_of(level);
     const float *q = job.q;
     float *mix = job.mix;
     const int32_t *pos = job.pos;
     guarded scratch = guard(attend_scratch(kind, job.head_dim, job.n_group));
     job.scratch = scratch.data;
     job.is_rounded = kind == BY_ROUNDED_TILES;
+    job.has_tiles = level >= DW_AMX;
     for (int t = 0; t < n_tokens; t += at_once) {
         job.q = q + (size_t)t * job.ld;
         job.mix = mix + (size_t)t * job.ld;
@@ -601,14 +605,14 @@ static void attention_of(int head_dim, const dw_qtype_row *type) {
         dw_attend_job job = {.type = type, .decode = dw_unpack_of(level, type), .k = k.data, .v = v.data,
                              .head_dim = head_dim, .n_group = GROUP, .pos = pos, .q = q, .mix = mix, .ld = ld,
                              .scale = scale};
-        attend_all(vec, kind, job, QUERIES, kind == ONE_TOKEN ? 1 : QUERIES);
+        attend_all((dw_level)level, kind, job, QUERIES, kind == ONE_TOKEN ? 1 : QUERIES);
         const double error = attention_error(mix, ld, q, kf, vf, head_dim, pos, scale);
         CHECK(error <= attend_bound[kind], "%s %s head_dim %d, kind %d: %g", dw_level_names[level], type->name,
               head_dim, (int)kind, error);
         if (kind == ONE_TOKEN) continue;
         job.mix = again;
         for (int at_once = 1; at_once < QUERIES; at_once += 4) {
-            attend_all(vec, kind, job, QUERIES, at_once);
+            attend_all((dw_level)level, kind, job, QUERIES, at_once);
             bool same = true;
             for (size_t t = 0; t < QUERIES; t++) same = same && !memcmp(again + t * ld, mix + t * ld, GROUP * hd * 4);
             CHECK(same, "%s head_dim %d, kind %d: %d queries at once", dw_level_names[level], head_dim, (int)kind,
@@ -653,12 +657,12 @@ static void heads_together(void) {
                                  .scale = 0.2f};
             for (int h = 0; h < HEADS; h++) {
                 job.q = q + h * HEAD, job.mix = alone + h * HEAD;
-                attend_all(vec, ONE_TOKEN, job, 1, 1);
+                attend_all((dw_level)level, ONE_TOKEN, job, 1, 1);
             }
             job.q = q, job.mix = mix;
             for (job.n_group = 1; job.n_group <= HEADS; job.n_group++) {
                 memset(mix, 0xff, sizeof mix);
-                attend_all(vec, ONE_TOKEN, job, 1, 1);
+                attend_all((dw_level)level, ONE_TOKEN, job, 1, 1);
                 CHECK(!memcmp(mix, alone, (size_t)job.n_group * HEAD * sizeof *mix), "%s %s, %d heads",
                       dw_level_names[level], type->name, job.n_group);
             }
@@ -670,7 +674,9 @@ static void heads_together(void) {
 
 /* Blocks of many rows: n_tokens queries of n_group heads, at positions 0, 3, 6 .., by tiles and in F32.  Two values
  * are infinite; where a row sees them, neither is finite. */
-static void tall_block(const dw_qtype_row *type, int head_dim, int n_group, int n_tokens, bool has_infinite) {
+static void tall_block(attend_kind tiles, const dw_qtype_row *type, int head_dim, int n_group, int n_tokens,
+                       bool has_infinite) {
+    const dw_level level = tiles == BY_TILES ? DW_AMX : DW_AVX512;
     const size_t hd = (size_t)head_dim, n_ctx = 3 * (size_t)n_tokens;
     const size_t ld = (size_t)n_group * hd, n = (size_t)n_tokens * ld;
     const size_t cache_bytes = dw_qtype_row_bytes(type, n_ctx * hd);
@@ -689,11 +695,19 @@ static void tall_block(const dw_qtype_row *type, int head_dim, int n_group, int 
     for (int t = 0; t < n_tokens; t++) pos[t] = n_tokens == 1 ? (int32_t)n_ctx - 1 : 3 * t;
     for (int kind = 0; kind < 2; kind++) {
         mix[kind] = malloc(n * 4);
-        const dw_attend_job job = {.type = type, .decode = dw_unpack_of(DW_AMX, type), .k = k.data, .v = v.data,
-                                   .head_dim = head_dim, .n_group = n_group, .pos = pos, .q = q, .mix = mix[kind],
-                                   .ld = ld, .scale = 1 / sqrtf((float)head_dim)};
+        const dw_attend_job job = {.type = type,
+                                   .decode = dw_unpack_of(level, type),
+                                   .k = k.data,
+                                   .v = v.data,
+                                   .head_dim = head_dim,
+                                   .n_group = n_group,
+                                   .pos = pos,
+                                   .q = q,
+                                   .mix = mix[kind],
+                                   .ld = ld,
+                                   .scale = 1 / sqrtf((float)head_dim)};
         const int rows = kind ? DW_TILED_ROWS : DW_QUERY_BLOCK, at_once = rows / n_group > 1 ? rows / n_group : 1;
-        attend_all(dw_vec_of(DW_AMX), kind ? BY_TILES : MANY_TOKENS, job, n_tokens, at_once);
+        attend_all(level, kind ? tiles : MANY_TOKENS, job, n_tokens, at_once);
     }
     double error = 0, size = 0;
     size_t n_different = 0;
@@ -703,7 +717,7 @@ static void tall_block(const dw_qtype_row *type, int head_dim, int n_group, int 
         if (!isfinite(a) || !isfinite(b)) continue;
         error += (a - b) * (a - b), size += a * a;
     }
-    CHECK(sqrt(error / size) <= attend_bound[BY_TILES], "%s, head_dim %d, %d heads, %d tokens: %g", type->name, head_dim,
+    CHECK(sqrt(error / size) <= attend_bound[tiles], "%s, head_dim %d, %d heads, %d tokens: %g", type->name, head_dim,
           n_group, n_tokens, sqrt(error / size));
     CHECK(!n_different, "%s, head_dim %d: %zu values are finite in one only", type->name, head_dim, n_different);
     unguard(&k);
@@ -711,16 +725,25 @@ static void tall_block(const dw_qtype_row *type, int head_dim, int n_group, int 
     free(kf), free(vf), free(q), free(mix[0]), free(mix[1]), free(pos);
 }
 
+static void tall_blocks_of(attend_kind tiles) {
+    const dw_qtype_row *f16 = dw_qtype_get(DW_F16), *f32 = dw_qtype_get(DW_F32), *q8_0 = dw_qtype_get(DW_Q8_0);
+    tall_block(tiles, f16, 80, 1, 300, false);
+    tall_block(tiles, f32, 96, 3, 100, false);
+    tall_block(tiles, q8_0, 256, 8, 70, false);
+    tall_block(tiles, f16, 64, 71, 1, false);
+    tall_block(tiles, f16, 64, 300, 1, false);
+    tall_block(tiles, f16, 64, 2, 90, true);
+    tall_block(tiles, f32, 48, 1, 150, true);
+}
+
 static void tall_blocks(void) {
     if (!dw_level_usable(DW_AMX)) SKIP("this machine has no AMX");
-    const dw_qtype_row *f16 = dw_qtype_get(DW_F16), *f32 = dw_qtype_get(DW_F32), *q8_0 = dw_qtype_get(DW_Q8_0);
-    tall_block(f16, 80, 1, 300, false);
-    tall_block(f32, 96, 3, 100, false);
-    tall_block(q8_0, 256, 8, 70, false);
-    tall_block(f16, 64, 71, 1, false);
-    tall_block(f16, 64, 300, 1, false);
-    tall_block(f16, 64, 2, 90, true);
-    tall_block(f32, 48, 1, 150, true);
+    tall_blocks_of(BY_TILES);
+}
+
+static void tall_rounded_blocks(void) {
+    if (!dw_level_has_bf16(DW_AVX512)) SKIP("this machine has no AVX512_BF16");
+    tall_blocks_of(BY_ROUNDED_TILES);
 }
 
 /* An infinite value of a later position is no number of an earlier query's, however many queries come at once. */
@@ -735,7 +758,7 @@ static void unseen_infinity(void) {
         const dw_attend_job job = {.type = dw_qtype_get(DW_F32), .decode = dw_unpack_of(level, dw_qtype_get(DW_F32)),
                                    .k = (const uint8_t *)k, .v = (const uint8_t *)v, .head_dim = HEAD, .n_group = 1,
                                    .pos = pos, .q = q, .mix = mix, .ld = HEAD, .scale = 0.25f};
-        attend_all(vec, kind, job, N, N);
+        attend_all((dw_level)level, kind, job, N, N);
         for (size_t i = 0; i < n; i++) {
             const float wanted = i / HEAD == 0 ? 1 : 1.5f;
             CHECK(i / HEAD == 2 ? !isfinite(mix[i]) : fabsf(mix[i] - wanted) < 1e-5f, "%s, kind %d: value %zu is %g",
@@ -772,6 +795,7 @@ static const test_case cases[] = {
     {"attention equals softmax in double, and each query does not depend on its neighbours, bit for bit", attention},
     {"attention of one token: heads that are taken together are as each alone, bit for bit", heads_together},
     {"attention by tiles equals that in F32 for many rows, wide heads and infinite values", tall_blocks},
+    {"attention by rounded tiles with AVX512_BF16 does so, too", tall_rounded_blocks},
     {"attention: an infinite value at a later position does not reach earlier queries", unseen_infinity},
     {0},
 };

@@ -820,7 +820,7 @@ static void side_by_side_and_stored(void) {
     json_decref(mixed);
 }
 
-static void threads_and_batches(void) {
+static void same_for_threads_and_batches(const char *precision) {
     static const char *const quality[] = {"nll_nats", "nll_se", "ln_ratio",  "ln_ratio_se", "ln_ratio_se_blocks",
                                           "kl_mean",  "kl_se",  "kl_median", "kl_p99",      "top1_agree",
                                           "repeats",  "base_repeats"};
@@ -829,13 +829,19 @@ static void threads_and_batches(void) {
                *t = text_file("t.txt", 700, 1);
     json_t *first = NULL;
     for (int k = 0; k < 3; k++) {
-        json_t *rows = SCORE("-m %s -f %s -c 64 --no-speed --base %s %s", b, t, a, how[k]);
+        json_t *rows = SCORE("-m %s -f %s -c 64 --no-speed --base %s --precision %s %s", b, t, a, precision, how[k]);
         for (size_t q = 0; k && q < sizeof quality / sizeof *quality; q++)
-            CHECK(json_equal(cell(first, 0, quality[q]), cell(rows, 0, quality[q])), "%s with %s", quality[q], how[k]);
+            CHECK(json_equal(cell(first, 0, quality[q]), cell(rows, 0, quality[q])), "%s, %s with %s", precision,
+                  quality[q], how[k]);
         if (!k) first = json_incref(rows);
         json_decref(rows);
     }
     json_decref(first);
+}
+
+static void threads_and_batches(void) {
+    same_for_threads_and_batches("split");
+    same_for_threads_and_batches("bf16");
 }
 
 static void rows_and_objects(void) {

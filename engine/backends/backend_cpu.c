@@ -247,6 +247,7 @@ void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_at
                                    .n_group = n_group,
                                    .n_tokens = block_end(p, first, most) - first,
                                    .is_rounded = p->precision == DW_PRECISION_BF16,
+                                   .has_tiles = s->level >= DW_AMX,
                                    .is_alone = is_alone(p, first),
                                    .pos = p->pos + first,
                                    .q = p->q + q,

@@ -190,8 +190,15 @@ void dw_many_add_turned(const dw_step *s, const float *v, int ldv, const dw_tens
 }
 
 /* A token alone has few rows for what packing its keys takes.  How a pass is cut into blocks must not decide. */
-static void attend_amx(const dw_attend_job *job) {
-    (job->is_alone && job->n_group <= DW_TILE ? dw_vec_of(DW_AMX)->attend : dw_attend_tiles)(job);
+static void attend_by_tiles(const dw_attend_job *job) {
+    (job->is_alone && job->n_group <= DW_TILE ? dw_vec_of(DW_AVX512)->attend : dw_attend_tiles)(job);
+}
+
+/* Tiles of AMX have sums of two BF16, which exact passes in split precision cannot take; dots have one BF16. */
+static bool has_tiled_attention(const dw_step *s) {
+    const dw_pass *p = s->p;
+    if (s->level >= DW_AMX) return !p->exact || p->precision != DW_PRECISION_SPLIT;
+    return p->precision == DW_PRECISION_BF16 && dw_level_has_bf16(s->level);
 }
 
 /* Rows of a block: with tiles as many as give every thread a few blocks. */
@@ -205,13 +212,12 @@ static void attend(dw_pass *p, int l, int ith) {
     const dw_step *s = dw_step_of(p, ith);
     const dw_layer *w = &p->net->layer[l];
     const int n_group = w->n_head / w->n_head_kv;
-    const bool keeps_f32 = p->exact && p->precision == DW_PRECISION_SPLIT; // tiles have sums of two BF16
-    const bool by_tiles = s->level >= DW_AMX && !keeps_f32;
+    const bool by_tiles = has_tiled_attention(s);
     const int rows = rows_of_block(s, p->n_tokens * w->n_head, by_tiles);
     dw_cpu_attend(s, l, n_group < rows ? rows / n_group : 1,
                   !by_tiles  ? s->vec->attend
                   : p->exact ? dw_attend_tiles
-                             : attend_amx);
+                             : attend_by_tiles);
 }
 
 static void attn_out(dw_pass *p, int l, int ith) {

@@ -23,6 +23,7 @@ typedef struct dw_attend_job {
     int head_dim, n_group; // query heads that share the KV head
     int n_tokens;       // at most max(1, DW_QUERY_BLOCK / n_group); by tiles max(1, DW_TILED_ROWS / n_group)
     bool is_rounded;    // by tiles: factors are one BF16, not sums of two
+    bool has_tiles;     // by tiles: AMX multiplies them, not AVX512_BF16 dots, which need is_rounded
     bool is_alone;      // its token is no part of a run of tokens of its sequence; for the choice of a function
     const int32_t *pos; // n_tokens, not descending: token t sees positions 0..pos[t]
     const float *q;     // head g of token t: q + t * ld + g * head_dim
@@ -102,7 +103,7 @@ void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p); // with the pa
 /* DW_GEMM_ROUNDED without tiles: AVX512_BF16 dots of the same packed numbers. */
 void dw_bf16_multiply(const dw_amx_product *p);
 
-/* attend with tiles, each number as two BF16; scratch has dw_attend_tiles_scratch_bytes. */
+/* attend with tiles, each number as one BF16 or two; scratch has dw_attend_tiles_scratch_bytes. */
 void dw_attend_tiles(const dw_attend_job *job);
 size_t dw_attend_tiles_scratch_bytes(int head_dim, int n_group);
 

@@ -558,8 +558,8 @@ const tool_precision_name tool_precision_names[] = {
     {"rounded", "quantized weights and their inputs rounded to one BF16: faster", DW_PRECISION_ROUNDED},
     {"int8", "inputs of quantized weights rounded to 8 bits, as in generation: fastest without AMX", DW_PRECISION_INT8},
     {"bf16",
-     "all weights and inputs rounded to one BF16, with AMX also attention, as models in bfloat16 do: F16 is fastest so; "
-     "as split where the CPU does not multiply BF16",
+     "all weights and inputs, of attention too, rounded to one BF16, as models in bfloat16 do: F16 is fastest so; as "
+     "split where the CPU does not multiply BF16",
      DW_PRECISION_BF16},
     {0}};
 
