@@ -1,6 +1,7 @@
 /* down_t.c - tiles of neighbouring neurons are gathered from all rows of down, turned, and encoded row by row. */
 #include "predict/down_t.h"
 
+#include "kit/mixtures.h"
 #include "qtypes/encoding.h"
 
 #include <math.h>
@@ -22,11 +23,7 @@ typedef struct turner { // of one copy
     loss *tile; // of each tile, so that sums are in the order of tiles whoever makes them
 } turner;
 
-const dw_qtype_row *predict_down_t_type(const dw_tensor *down) {
-    const size_t n_embd = down->ne[1];
-    if (down->type->encode && n_embd % (size_t)down->type->block == 0) return down->type;
-    return dw_qtype_get(n_embd % 32 == 0 ? DW_Q8_0 : DW_F16);
-}
+const dw_qtype_row *predict_down_t_type(const dw_tensor *down) { return kit_down_t_type(down->type, down->ne[1]); }
 
 bool predict_down_t_is_exact(const predict_down_t *t) { return t->type == t->from->type && t->type->block == 1; }
 

@@ -18,8 +18,7 @@ typedef struct predict_down_t { // of a layer
     double loss;                // root of squared error over squared values, against `from`; found while it is made
 } predict_down_t;
 
-/* The type of down's own blocks; Q8_0 where n_embd values are no whole number of them, F16 where they are not even
- * that. */
+/* By the rule of kit_down_t_type. */
 const dw_qtype_row *predict_down_t_type(const dw_tensor *down);
 bool predict_down_t_is_exact(const predict_down_t *t);
 static inline size_t predict_down_t_row_bytes(const predict_down_t *t) {

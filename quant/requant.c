@@ -97,6 +97,9 @@ static const char about[] =
     "With -s the block formats' errors are weighed by the mean square of each input column, as llama.cpp's quantizer\n"
     "does with an importance matrix; Q8_0, affine and minmax use no weights.\n"
     "\n"
+    "In a gated model ffn_down_t, which is read in place of ffn_down, gets what is chosen for ffn_down: the same type\n"
+    "where its rows are whole blocks, else Q8_0 or F16.  Its rows are neurons, so -s does not weigh its errors.\n"
+    "\n"
     "--cold-type keeps all neurons, but stores those that matter least in fewer bits: a layer's FFN is stored in two\n"
     "parts and run as one.  The number of cold neurons is a whole number of the types' blocks.  Upstream llama.cpp\n"
     "cannot load such files; formats/ffn_two_part.h describes them.\n"
@@ -167,7 +170,8 @@ static int read_choice(choice *c, const dw_model *m, dw_err *err) {
     return o.weights ? kit_weights_read(&c->weights, m, c->sha256, o.weights, err) : 0;
 }
 
-static wish chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
+/* The wish of --tensor, or else of --type, --mixture or --recipe. */
+static wish named_type(choice *c, const dw_model *m, const dw_tensor *t) {
     const kit_mixture_use use = {c->mixture, m, .weighted = o.weights != NULL, .output = c->output};
     wish w = {0};
     const quant_rule *rule = quant_recipe_find(&c->overrides, t->name);
@@ -179,6 +183,26 @@ static wish chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
     }
     if (!rule && o.recipe) rule = quant_recipe_find(&c->recipe, t->name);
     if (rule) w.to = rule->type;
+    return w;
+}
+
+/* The ffn_down that a tensor ffn_down_t is a transposed copy of; NULL: it is none. */
+static const dw_tensor *copied_down(const dw_gguf *g, const dw_tensor *t) {
+    char name[64];
+    const char *part;
+    const int l = dw_layer_of(t->name, &part);
+    if (l < 0 || strcmp(part, "ffn_down_t.weight")) return NULL;
+    snprintf(name, sizeof name, "blk.%d.ffn_down.weight", l);
+    return dw_gguf_find_tensor(g, name);
+}
+
+/* A gated run reads the transposed copy in place of down, so the copy gets down's type, as if gate had made it. */
+static wish chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
+    const dw_tensor *down = copied_down(dw_model_gguf(m), t);
+    wish w = named_type(c, m, down ? down : t);
+    if (!down) return w;
+    if (w.to && t->ne[0] % (size_t)w.to->multiple) w.to = quant_type_of(kit_down_t_type(w.to->stored, t->ne[0]));
+    w.of_mixture = w.fell_back = false;
     return w;
 }
 

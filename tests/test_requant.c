@@ -24,6 +24,7 @@ static const exp_shape shapes[] = {
     {0},
 };
 static const exp_shape small = {"small", "qwen2", 2, 256, 256, 4, 2, 64, 512, true, 10000, 256};
+static const exp_shape wide_down = {"rows of 96", "llama", 2, 96, 256, 3, 1, 32, 512, false, 10000, 256};
 static const exp_shape eighty = {"80 layers", "qwen2", 80, 256, 32, 4, 1, 64, 512, true, 10000, 256};
 
 /* ---- two files --------------------------------------------------------------------------------------------------- */
@@ -599,6 +600,42 @@ static void gates_before_rounding(void) {
     CHECK(!strstr(test_run_output(), "--seed"), "requant has no --seed");
 }
 
+/* A gated run reads ffn_down_t in place of ffn_down.  Whether the model is rounded before or after gate, the copy is the
+ * same: here made from 16 bits both times.  Rows of 96 values hold no Q4_K blocks, so that copy is Q8_0. */
+static void copies_follow_down(void) {
+    static const struct {
+        const exp_shape *shape;
+        const char *how;
+        dw_qtype copy; // of layer 0
+    } ways[] = {
+        {&small, "--mixture Q2_K -s %s", DW_Q3_K}, {&small, "--type BF16 --tensor '\\.ffn_down\\.=Q2_K'", DW_Q2_K},
+        {&small, "--recipe %s", DW_Q2_K},          {&small, "--type Q4_1", DW_Q4_1},
+        {&shapes[0], "--mixture Q4_K_M", DW_Q6_K}, {&wide_down, "--tensor 'attn=Q8_0' 'ffn_down=Q4_K'", DW_Q8_0}};
+    const char *from = test_file("a.gguf"), *gated = test_file("gated.gguf"), *one = test_file("b.gguf"),
+               *other = test_file("c.gguf"), *importances = test_file("imatrix.gguf"), *recipe = test_file("r.recipe"),
+               *rule = "--rule random --activity 0.5 --group 32 -q";
+    char how[512];
+    write_text(recipe, "*.ffn_down.weight Q2_K\n");
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        if (!write_random(from, ways[i].shape, "BF16") || !write_importances(from, importances, KIT_IMATRIX_GGUF, 1024))
+            return;
+        snprintf(how, sizeof how, ways[i].how, strstr(ways[i].how, "recipe") ? recipe : importances);
+        REQUIRE(!test_run("deadwood-gate -m %s -o %s %s", from, gated, rule), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-requant -q -m %s -o %s %s", gated, one, how), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-requant -q -m %s -o %s %s", from, gated, how), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-gate -m %s -o %s %s --source %s", gated, other, rule, from), "%s",
+                test_run_output());
+        check_same_tensors(one, other, how);
+        dw_gguf *g = dw_gguf_open(one, NULL);
+        const dw_tensor *t = g ? dw_gguf_find_tensor(g, "blk.0.ffn_down_t.weight") : NULL;
+        CHECK(t && t->type->id == ways[i].copy, "%s: %s", how, t ? t->type->name : "missing");
+        dw_gguf_close(g);
+    }
+    if (!write_random(from, &small, "BF16")) return;
+    REQUIRE(!test_run("deadwood-gate -m %s -o %s %s", from, gated, rule), "%s", test_run_output());
+    check_fails("it matches no matrix", gated, "--type Q4_0 --tensor 'ffn_down_t=Q8_0'"); // it has no wish of its own
+}
+
 static void dry_run(void) {
     static const char *const how[] = {"--mixture Q4_K_M", "--type affine3", "--mixture Q3_K_S --tensor 'attn_v=F16'",
                                       NULL};
@@ -804,6 +841,7 @@ static const test_case cases[] = {
     {"a mixture's fallbacks are counted, told with advice, and facts of the lineage", fallbacks_are_facts},
     {"a control that opens the same groups is no gate with thresholds, and random numbers have no --seed",
      gates_before_rounding},
+    {"a gated model's transposed copies get what down gets, as if gate had made them after", copies_follow_down},
     {"a dry run prints the types and bytes of the file, and writes none", dry_run},
     {"a mixture's name given as a type is pointed to --mixture, and convert says how", wrong_choices},
     {"learning from data without named texts is a fact of the lineage", unnamed_data},

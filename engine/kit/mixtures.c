@@ -158,6 +158,11 @@ const dw_qtype_row *kit_mixture_type(const kit_mixture_use *use, const dw_tensor
     return *fell_back ? kit_mixture_fallback(type, t->ne[0]) : type;
 }
 
+const dw_qtype_row *kit_down_t_type(const dw_qtype_row *down, size_t n_embd) {
+    if (down->encode && n_embd % (size_t)down->block == 0) return down;
+    return dw_qtype_get(n_embd % 32 == 0 ? DW_Q8_0 : DW_F16);
+}
+
 bool kit_mixture_needs_weights(const kit_mixture *m, const dw_tensor *t, const dw_qtype_row *type) {
     return !strcmp(m->name, "Q2_K_S") && type->id == DW_Q2_K && !is_output(t->name) && !is_embedding(t->name);
 }

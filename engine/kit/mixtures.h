@@ -61,6 +61,9 @@ const dw_qtype_row *kit_mixture_wanted(const kit_mixture_use *use, const dw_tens
 const dw_qtype_row *kit_mixture_type(const kit_mixture_use *use, const dw_tensor *t, bool *fell_back);
 /* What is taken for rows of n values that are no whole number of the type's blocks: blocks of 32, or F16. */
 const dw_qtype_row *kit_mixture_fallback(const dw_qtype_row *type, size_t n);
+/* The type of ffn_down_t, down's transposed copy in a gated model: down's own; Q8_0 where n_embd values are no whole
+ * number of its blocks, F16 where they are not even that. */
+const dw_qtype_row *kit_down_t_type(const dw_qtype_row *down, size_t n_embd);
 /* True when llama.cpp refuses this mixture's type for this matrix without importances. */
 bool kit_mixture_needs_weights(const kit_mixture *m, const dw_tensor *t, const dw_qtype_row *type);
 
