@@ -96,11 +96,12 @@ const char *dw_cpu_level(dw_err *err); // NULL: a level was forced that this mac
  * whose largest |act(gate)| reaches a threshold, or those that a small network predicts.  Closed neurons count as
  * zero. */
 typedef enum dw_select {
-    DW_SELECT_AUTO,   // as fused, but computes all neurons and zeroes closed ones where a measurement says that this
-                      // is faster, which changes results by rounding only; layers that an older file marks as dense
-                      // are run as if not gated
-    DW_SELECT_FUSED,  // every layer with a transposed down is gated; up to 8 tokens: gate, test, up, down in one walk
-    DW_SELECT_DENSE,  // as if the model were not gated
+    DW_SELECT_AUTO,  // as fused, but where down has 16 or 32 bits, computes all neurons and zeroes closed ones where
+                     // a measurement says that this is faster, which changes results by rounding only (down in blocks
+                     // holds other numbers than its copy); layers that an older file marks as dense are run as if not
+                     // gated
+    DW_SELECT_FUSED, // every layer with a transposed down is gated; up to 8 tokens: gate, test, up, down in one walk
+    DW_SELECT_DENSE, // as if the model were not gated
 } dw_select;
 
 typedef struct dw_coverage {     // of a layer, since the session began or dw_session_reset_coverage

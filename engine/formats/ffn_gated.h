@@ -19,8 +19,9 @@
  *   deadwood.predictor.input     string            "ffn" or "previous": they read the FFN input of their own layer
  *                                                  or of the layer before
  *
- * Whether skipping pays depends on the machine, so the file does not say it: the engine measures it where the model
- * runs (DW_SELECT_AUTO in engine.h).  Upstream llama.cpp refuses files with tensors that it does not know. */
+ * Whether skipping pays depends on the machine, so the file does not say it: where down has 16 or 32 bits the engine
+ * measures it where the model runs (DW_SELECT_AUTO in engine.h).  Upstream llama.cpp refuses files with tensors that it
+ * does not know. */
 #ifndef DW_FFN_GATED_H
 #define DW_FFN_GATED_H
 

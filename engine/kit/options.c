@@ -570,7 +570,9 @@ dw_precision tool_precision(const char *name) {
 }
 
 const tool_select_name tool_select_names[] = {
-    {"auto", "skip closed neurons in the layers in which that is faster on this machine", DW_SELECT_AUTO, false},
+    {"auto",
+     "skip closed neurons; where down has 16 or 32 bits, only in the layers in which that is faster on this machine",
+     DW_SELECT_AUTO, false},
     {"fused", "skip in every gated layer: gate, test, up, down in one pass over the neurons", DW_SELECT_FUSED, false},
     {"listed", "as fused, in separate steps: all gates, a list, gathered rows, products", DW_SELECT_FUSED, true},
     {"dense", "skip nothing, as if the model were not gated", DW_SELECT_DENSE, false},
