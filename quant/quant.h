@@ -124,8 +124,8 @@ int quant_recipe_read(quant_recipe *r, const char *path, dw_err *err);
 int quant_recipe_parse(quant_recipe *r, const char *text, size_t len, const char *what, dw_err *err);
 /* The same of n words REGEX=TYPE, as --tensor takes them; the type begins after the last `=`. */
 int quant_recipe_of_words(quant_recipe *r, const char *const *word, size_t n, dw_err *err);
-/* The rule that decides for a name, counted as used; NULL: none. */
-quant_rule *quant_recipe_find(quant_recipe *r, const char *name);
+/* The rule that decides for a name, counted as used; NULL: none.  Fails where PCRE2 gives up on a rule before. */
+int quant_recipe_find(quant_recipe *r, const char *name, quant_rule **found, dw_err *err);
 void quant_recipe_release(quant_recipe *r);
 
 #endif

@@ -4,6 +4,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -12,14 +13,19 @@ enum { MAX_BYTES = 1 << 20, MAX_RULES = 4096, MAX_PATTERN = 256, MATCH_LIMIT = 1
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
+/* PCRE2's words for its error. */
+static const char *words_of(int code, char words[120]) {
+    if (pcre2_get_error_message(code, (PCRE2_UCHAR8 *)words, 120) < 0) snprintf(words, 120, "error %d", code);
+    return words;
+}
+
 static pcre2_code *compile(const char *expr, size_t len, dw_err *err) {
     int code;
     PCRE2_SIZE at;
     pcre2_code *regex = pcre2_compile((PCRE2_SPTR)expr, len, PCRE2_UTF, &code, &at, NULL);
     if (regex) return regex;
-    PCRE2_UCHAR8 why[120];
-    pcre2_get_error_message(code, why, sizeof why);
-    dw_fail(err, "the regular expression is wrong at its column %zu: %s", at + 1, (const char *)why);
+    char why[120];
+    dw_fail(err, "the regular expression is wrong at its column %zu: %s", at + 1, words_of(code, why));
     return NULL;
 }
 
@@ -170,16 +176,24 @@ static bool glob_matches(const char *p, const char *name) {
     return !*p;
 }
 
-static bool regex_matches(const quant_recipe *r, const pcre2_code *regex, const char *name) {
-    return pcre2_match(regex, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, r->limits) >= 0;
+/* 1: it matches; 0: it does not; -1: PCRE2 gave up, so nobody knows. */
+static int regex_matches(const quant_recipe *r, const quant_rule *rule, const char *name, dw_err *err) {
+    char why[120];
+    const int found = pcre2_match(rule->regex, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, r->limits);
+    if (found >= 0 || found == PCRE2_ERROR_NOMATCH) return found >= 0;
+    return dw_fail(err, "'%.80s' cannot be decided for '%.80s': %s; write the regular expression in a simpler way",
+                   rule->pattern, name, words_of(found, why));
 }
 
-quant_rule *quant_recipe_find(quant_recipe *r, const char *name) {
+int quant_recipe_find(quant_recipe *r, const char *name, quant_rule **found, dw_err *err) {
+    *found = NULL;
     for (quant_rule *rule = r->rule; rule < r->rule + r->n_rule; rule++) {
-        const bool matches = rule->regex ? regex_matches(r, rule->regex, name) : glob_matches(rule->pattern, name);
+        const int matches = rule->regex ? regex_matches(r, rule, name, err) : glob_matches(rule->pattern, name);
+        if (matches < 0) return -1;
         if (!matches) continue;
         rule->n_decided++;
-        return rule;
+        *found = rule;
+        return 0;
     }
-    return NULL;
+    return 0;
 }

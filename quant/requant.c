@@ -171,19 +171,20 @@ static int read_choice(choice *c, const dw_model *m, dw_err *err) {
 }
 
 /* The wish of --tensor, or else of --type, --mixture or --recipe. */
-static wish named_type(choice *c, const dw_model *m, const dw_tensor *t) {
+static int named_type(choice *c, const dw_model *m, const dw_tensor *t, wish *w, dw_err *err) {
     const kit_mixture_use use = {c->mixture, m, .weighted = o.weights != NULL, .output = c->output};
-    wish w = {0};
-    const quant_rule *rule = quant_recipe_find(&c->overrides, t->name);
-    if (!rule && c->type) return (wish){.to = c->type};
-    if (!rule && c->mixture) {
-        w.to = quant_type_of(kit_mixture_type(&use, t, &w.fell_back));
-        w.of_mixture = true;
-        return w;
+    quant_rule *rule;
+    *w = (wish){.to = c->type};
+    if (quant_recipe_find(&c->overrides, t->name, &rule, err)) return dw_fail_in(err, "--tensor");
+    if (!rule && o.recipe && quant_recipe_find(&c->recipe, t->name, &rule, err))
+        return dw_fail_in(err, "'%s'", o.recipe);
+    if (rule) {
+        w->to = rule->type;
+    } else if (c->mixture) {
+        w->to = quant_type_of(kit_mixture_type(&use, t, &w->fell_back));
+        w->of_mixture = true;
     }
-    if (!rule && o.recipe) rule = quant_recipe_find(&c->recipe, t->name);
-    if (rule) w.to = rule->type;
-    return w;
+    return 0;
 }
 
 /* The ffn_down that a tensor ffn_down_t is a transposed copy of; NULL: it is none. */
@@ -197,13 +198,13 @@ static const dw_tensor *copied_down(const dw_gguf *g, const dw_tensor *t) {
 }
 
 /* A gated run reads the transposed copy in place of down, so the copy gets down's type, as if gate had made it. */
-static wish chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
+static int choose_type(choice *c, const dw_model *m, const dw_tensor *t, wish *w, dw_err *err) {
     const dw_tensor *down = copied_down(dw_model_gguf(m), t);
-    wish w = named_type(c, m, down ? down : t);
-    if (!down) return w;
-    if (w.to && t->ne[0] % (size_t)w.to->multiple) w.to = quant_type_of(kit_down_t_type(w.to->stored, t->ne[0]));
-    w.of_mixture = w.fell_back = false;
-    return w;
+    if (named_type(c, m, down ? down : t, w, err)) return -1;
+    if (!down) return 0;
+    if (w->to && t->ne[0] % (size_t)w->to->multiple) w->to = quant_type_of(kit_down_t_type(w->to->stored, t->ne[0]));
+    w->of_mixture = w->fell_back = false;
+    return 0;
 }
 
 /* A plain rounding to the type that a tensor has already leaves it as it is. */
@@ -443,9 +444,10 @@ static int choose(choice *c, const dw_model *m, target *targets, size_t *n, dw_e
     const dw_gguf *g = dw_model_gguf(m);
     wish *wishes = dw_alloc(dw_gguf_n_tensors(g), sizeof *wishes, "types", err);
     if (!wishes) return -1;
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
-        if (kit_is_matrix(dw_gguf_tensor(g, i))) wishes[i] = chosen_type(c, m, dw_gguf_tensor(g, i));
-    int rc = check_patterns(c, err);
+    int rc = 0;
+    for (size_t i = 0; i < dw_gguf_n_tensors(g) && !rc; i++)
+        if (kit_is_matrix(dw_gguf_tensor(g, i))) rc = choose_type(c, m, dw_gguf_tensor(g, i), &wishes[i], err);
+    if (!rc) rc = check_patterns(c, err);
     if (!rc && c->cold_type) rc = choose_cold(c, m, wishes, err);
     if (!rc) rc = add_targets(c, g, wishes, targets, n, err);
     free(wishes);

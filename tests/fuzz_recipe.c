@@ -14,7 +14,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!quant_recipe_parse(&r, (const char *)data, size, "fuzz", &err) == !!err.text[0]) abort();
     if (err.text[0]) return 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const quant_rule *rule = quant_recipe_find(&r, names[i]);
+        quant_rule *rule;
+        dw_err why = {0};
+        if (!quant_recipe_find(&r, names[i], &rule, &why) == !!why.text[0]) abort();
         if (rule && !rule->n_decided) abort();
     }
     quant_recipe_release(&r);

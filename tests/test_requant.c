@@ -331,8 +331,9 @@ static void globs(void) {
         dw_err err = {0};
         snprintf(text, sizeof text, "%s Q4_0", row[i].pattern);
         REQUIRE(!quant_recipe_parse(&r, text, strlen(text), "r", &err), "%s", err.text);
-        CHECK((quant_recipe_find(&r, row[i].name) != NULL) == row[i].matches, "'%s' on '%s'", row[i].pattern,
-              row[i].name);
+        quant_rule *found;
+        CHECK(!quant_recipe_find(&r, row[i].name, &found, &err) && (found != NULL) == row[i].matches, "'%s' on '%s'",
+              row[i].pattern, row[i].name);
         quant_recipe_release(&r);
     }
 }
@@ -389,6 +390,21 @@ static void refusals(void) {
     CHECK(relative_error(from, bad) == 0);
     CHECK(test_run("deadwood-requant -m %s -o %s", from, bad) == 2 && strstr(test_run_output(), "give one of"), "%s",
           test_run_output());
+}
+
+/* Before PCRE2 tries the second alternative, the first has taken all the steps that a match may have. */
+static void endless_patterns(void) {
+    static const char endless[] = "(([a-z0-9_.]+)+)+=|blk.0.ffn_down.weight";
+    const char *from = test_file("a.gguf"), *recipe = test_file("r.recipe");
+    char text[256], how[512];
+    if (!write_random(from, &small, "BF16")) return;
+    snprintf(text, sizeof text, "/%s/ Q6_K\n* Q4_0\n", endless);
+    write_text(recipe, text);
+    snprintf(how, sizeof how, "--recipe %s", recipe);
+    check_fails("r.recipe': '/(([a-z0-9_.]+)+)+=|blk.0.ffn_down.weight/' cannot be decided for '", from, how);
+    check_fails("match limit exceeded; write the regular expression in a simpler way", from, how);
+    snprintf(how, sizeof how, "--type Q4_0 --tensor '%s=Q6_K'", endless);
+    check_fails("--tensor: '(([a-z0-9_.]+)+)+=|blk.0.ffn_down.weight' cannot be decided for '", from, how);
 }
 
 /* ---- importances ------------------------------------------------------------------------------------------------- */
@@ -834,6 +850,7 @@ static const test_case cases[] = {
     {"a wrong line of a recipe is refused with its number", recipe_refusals},
     {"globs match whole names", globs},
     {"what cannot be requantized is refused in one line and leaves no file", refusals},
+    {"a pattern on which PCRE2 gives up is refused, not passed over", endless_patterns},
     {"importances say the same in stock's old and new form and as statistics", importances_in_three_forms},
     {"statistics are taken of the model or of those it was made of, never of others", statistics_of_the_ancestors},
     {"importances from before a cut are refused", importances_from_before_a_cut},
