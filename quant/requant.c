@@ -493,19 +493,54 @@ static int prevailing_file_type(const target *targets, size_t n) {
     return best->file_type;
 }
 
+#define KEY_NOMINAL_BITS "deadwood.nominal_bits"
+
+/* Bits a weight of the Q4_1 matrices of a file, as the methods count them: what its mean over all matrices leaves for
+ * them.  0: the file says nothing. */
+static double q4_1_bits(const dw_gguf *g) {
+    float mean = 0;
+    double bits = 0, values = 0;
+    if (dw_gguf_f32(g, KEY_NOMINAL_BITS, &mean, NULL) != 1) return 0;
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        const double v = (double)dw_tensor_n_values(t);
+        if (!kit_is_matrix(t)) continue;
+        bits += (double)mean * v - (t->type->id == DW_Q4_1 ? 0 : 8.0 * (double)t->n_bytes);
+        values += t->type->id == DW_Q4_1 ? v : 0;
+    }
+    return values > 0 ? bits / values : 0;
+}
+
+/* Bits a weight of a method, not of its blocks; kept: of Q4_1 matrices of the old file.  0: a plain block format. */
+static double own_bits(const target *t, double kept) {
+    if (is_rounded(t)) return t->to->nominal_bits;
+    return t->from->type->id == DW_Q4_1 ? kept : 0;
+}
+
 /* Bits a weight of all matrices as the methods count them; 0: all are plain block formats. */
-static double nominal_bits(const target *targets, size_t n) {
+static double nominal_bits(const target *targets, size_t n, double kept) {
     double bits = 0, values = 0;
     bool differs = false;
     for (size_t i = 0; i < n; i++) {
         const target *t = &targets[i];
-        const double v = n_values(t);
+        const double v = n_values(t), own = own_bits(t, kept);
         if (!kit_is_matrix(t->from)) continue;
-        differs |= t->to && t->to->nominal_bits > 0;
-        bits += t->to && t->to->nominal_bits > 0 ? v * t->to->nominal_bits : 8.0 * (double)stored_bytes(t);
+        differs |= own > 0;
+        bits += own > 0 ? v * own : 8.0 * (double)stored_bytes(t);
         values += v;
     }
     return differs ? bits / values : 0;
+}
+
+/* Some matrices of several widths of code stay, and the file has one number for all of them. */
+static bool is_mean_of_several(const target *targets, size_t n, double kept) {
+    bool any_stays = false, any_goes = false, is_one = false;
+    for (const quant_type *t = quant_types; t->name; t++) is_one |= fabs(t->nominal_bits - kept) < 1e-3;
+    for (size_t i = 0; i < n; i++) {
+        if (!kit_is_matrix(targets[i].from) || targets[i].from->type->id != DW_Q4_1) continue;
+        *(is_rounded(&targets[i]) ? &any_goes : &any_stays) = true;
+    }
+    return kept > 0 && !is_one && any_stays && any_goes;
 }
 
 static int add_inputs(lineage *l, const choice *c, dw_err *err) {
@@ -534,9 +569,13 @@ static int write_keys(const choice *c, const dw_gguf *g, const target *targets, 
     dw_gguf_set_u32(w, "general.quantization_version", 2);
     dw_gguf_set_u32(w, "general.file_type",
                     (uint32_t)(c->mixture ? c->mixture->file_type : prevailing_file_type(targets, n)));
-    dw_gguf_unset(w, "deadwood.nominal_bits");
-    const double nominal = nominal_bits(targets, n);
-    if (nominal > 0) dw_gguf_set_f32(w, "deadwood.nominal_bits", (float)nominal);
+    const double kept = q4_1_bits(g), nominal = nominal_bits(targets, n, kept);
+    dw_gguf_unset(w, KEY_NOMINAL_BITS);
+    if (nominal > 0) dw_gguf_set_f32(w, KEY_NOMINAL_BITS, (float)nominal);
+    if (is_mean_of_several(targets, n, kept))
+        warn("the matrices of '%s' in Q4_1 blocks have %.3g bits on average, not each; nominal_bits of the new file "
+             "counts those that stay by this average",
+             o.model, kept);
     kit_weights_put_keys(&c->weights, o.weights, w);
     if (c->cold_type) {
         dw_gguf_set_array(w, DW_KEY_COLD_LENGTH, DW_KV_I32, c->cold.n_cold, (size_t)c->cold.n_layer);

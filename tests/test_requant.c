@@ -257,6 +257,38 @@ static void nominal_bits(void) {
     check_same_tensors(twice, to, "plain Q4_1 keeps the groups");
 }
 
+static float nominal_bits_of(const char *path) {
+    float bits = 0;
+    dw_gguf *g = dw_gguf_open(path, NULL);
+    if (g) dw_gguf_f32(g, "deadwood.nominal_bits", &bits, NULL);
+    dw_gguf_close(g);
+    return bits;
+}
+
+/* Matrices that stay keep their own bits, in one step or in two. */
+static void nominal_bits_stay(void) {
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf"), *once = test_file("c.gguf"),
+               *twice = test_file("d.gguf");
+    if (!write_random(from, &small, "BF16")) return;
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type affine2 --tensor 'attn_v=Q8_0'", from, once), "%s",
+            test_run_output());
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type affine2", from, to), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --tensor 'attn_v=Q8_0' --lossy-twice", to, twice), "%s",
+            test_run_output());
+    const float wanted = nominal_bits_of(once);
+    CHECK(wanted > 2.5f && wanted < 3 && fabsf(nominal_bits_of(twice) - wanted) < 1e-5f, "%g instead of %g",
+          (double)nominal_bits_of(twice), (double)wanted);
+    CHECK(!strstr(test_run_output(), "on average"), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type F32", to, twice), "%s", test_run_output());
+    CHECK(nominal_bits_of(twice) == 0);
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type affine4 --tensor 'ffn=affine2'", from, to), "%s",
+            test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --tensor 'attn_v=Q8_0' --lossy-twice", to, twice), "%s",
+            test_run_output());
+    CHECK(strstr(test_run_output(), "counts those that stay by this average") && nominal_bits_of(twice) > 0, "%s",
+          test_run_output());
+}
+
 /* ---- recipes ----------------------------------------------------------------------------------------------------- */
 
 static void write_text(const char *path, const char *text) {
@@ -846,6 +878,7 @@ static const test_case cases[] = {
     {"the number of threads changes no byte", any_threads},
     {"affine and min-max groups are what their definition says", groups_by_definition},
     {"a method's own bits are recorded, and a second rounding is refused unless asked for", nominal_bits},
+    {"matrices that stay as they are keep their method's bits", nominal_bits_stay},
     {"a recipe's first matching line decides", recipe_chooses},
     {"a wrong line of a recipe is refused with its number", recipe_refusals},
     {"globs match whole names", globs},
