@@ -29,7 +29,8 @@
  *
  * Invariants: a matrix's bytes depend only on its values, its type and its importances, for any number of threads.
  * They are those of llama.cpp's quantizer where it has the type; affine and minmax are not of llama.cpp, but load
- * there.  A quantized source is refused unless --lossy-twice allows a second loss; the lineage shows both steps. */
+ * there.  A quantized tensor is refused unless --lossy-twice allows a second loss; the lineage shows both steps.  Where
+ * the lineage says that matrices in 16 or 32 bits were in blocks before, it does not say which, so that is a warning. */
 #ifndef QUANT_H
 #define QUANT_H
 
@@ -78,6 +79,14 @@ const quant_type *quant_type_of(const dw_qtype_row *stored);
 
 /* The largest weight that scales and offsets in half precision can follow in every type. */
 #define QUANT_MAX_WEIGHT 65280.0f
+
+/* ---- rounded before (twice.c) -------------------------------------------------------------------------------- */
+
+typedef struct quant_rounding {
+    char tool[32], types[64]; // of the last step after which more matrices were in blocks than are now; "": none
+} quant_rounding;
+
+int quant_rounded_before(const dw_gguf *g, quant_rounding *last, dw_err *err);
 
 /* ---- cold neurons (cold.c) ---------------------------------------------------------------------------------- */
 

@@ -105,7 +105,7 @@ static const char about[] =
     "cannot load such files; formats/ffn_two_part.h describes them.\n"
     "\n"
     "A tensor that is quantized already is refused, because a second rounding adds its loss to the first.\n"
-    "--lossy-twice allows it.\n"
+    "--lossy-twice allows it.  A tensor in 16 or 32 bits is rounded with a warning if it may have been quantized before.\n"
     "\n"
     "ways of rounding:\n";
 
@@ -423,6 +423,24 @@ static void tell_fallbacks(const target *targets, size_t n) {
          n_fell_back > 1 ? ", ..." : "", advice);
 }
 
+/* A block format that a file once had and has no more leaves its loss in 16 and 32 bits. */
+static int tell_rounded_before(const dw_gguf *g, const target *targets, size_t n, dw_err *err) {
+    quant_rounding last;
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        const target *t = &targets[i];
+        any |= is_rounded(t) && t->from->type->block == 1 && t->to->stored->block > 1;
+    }
+    if (!any || o.lossy_twice) return 0;
+    if (quant_rounded_before(g, &last, err)) return -1;
+    if (*last.tool)
+        warn(
+            "'%s' was in blocks before (%s: %s), so this is a loss on top of a loss; give the 16-bit model that it was "
+            "made of, or --lossy-twice if it is meant",
+            o.model, last.tool, last.types);
+    return 0;
+}
+
 static int check_patterns(const choice *c, dw_err *err) {
     size_t n = 0;
     for (size_t i = 0; i < c->recipe.n_rule; i++) n += c->recipe.rule[i].n_decided;
@@ -455,7 +473,7 @@ static int choose(choice *c, const dw_model *m, target *targets, size_t *n, dw_e
     tell_patterns(&c->recipe);
     tell_fallbacks(targets, *n);
     tell_cold(c);
-    return 0;
+    return tell_rounded_before(g, targets, *n, err);
 }
 
 static const dw_qtype_row *stored_type(const target *t) { return t->to ? t->to->stored : t->from->type; }

@@ -289,6 +289,30 @@ static void nominal_bits_stay(void) {
           test_run_output());
 }
 
+/* What blocks lost stays lost in 32 bits.  Matrices that always were in 16 bits are rounded without a word. */
+static void rounded_before(void) {
+    const char *from = test_file("a.gguf"), *blocks = test_file("b.gguf"), *plain = test_file("c.gguf"),
+               *to = test_file("d.gguf");
+    if (!write_random(from, &small, "BF16")) return;
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type affine2", from, blocks), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type F32", blocks, plain), "%s", test_run_output());
+    CHECK(!strstr(test_run_output(), "warning"), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q2_K", plain, to), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "c.gguf' was in blocks before (requant: affine2 15), so this is a loss on top"),
+          "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q2_K --lossy-twice", plain, to), "%s", test_run_output());
+    CHECK(!strstr(test_run_output(), "warning"), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --tensor 'attn_v=Q8_0'", from, blocks), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --tensor 'ffn=Q4_0'", blocks, to), "%s", test_run_output());
+    CHECK(!strstr(test_run_output(), "warning"), "%s", test_run_output());
+    if (!test_shared()) return;
+    REQUIRE(!test_run("deadwood-convert experiments/mini -o %s --type Q8_0 -q", blocks), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type F16 --lossy-twice", blocks, plain), "%s",
+            test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_0 --dry-run", plain, to), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "was in blocks before (convert: "), "%s", test_run_output());
+}
+
 /* ---- recipes ----------------------------------------------------------------------------------------------------- */
 
 static void write_text(const char *path, const char *text) {
@@ -879,6 +903,7 @@ static const test_case cases[] = {
     {"affine and min-max groups are what their definition says", groups_by_definition},
     {"a method's own bits are recorded, and a second rounding is refused unless asked for", nominal_bits},
     {"matrices that stay as they are keep their method's bits", nominal_bits_stay},
+    {"what was in blocks before is rounded again with a warning", rounded_before},
     {"a recipe's first matching line decides", recipe_chooses},
     {"a wrong line of a recipe is refused with its number", recipe_refusals},
     {"globs match whole names", globs},
