@@ -93,19 +93,23 @@ static int split_by_score(quant_cold *c, int l, const double *score, int n_ff, i
     return rc;
 }
 
+/* Where the hot part's multiple does not divide a layer, neither does it leave whole blocks of 32. */
+static const char *advice(int n_ff) {
+    return n_ff % DW_HOT_MULTIPLE ? "give a cold type without blocks, such as F16 or BF16"
+                                  : "choose types of smaller blocks";
+}
+
 static int split_layer(quant_cold *c, int l, const double *score, int n_ff, const quant_cold_options *o, dw_err *err) {
     const int hot_multiple = o->hot_multiple[l] > DW_HOT_MULTIPLE ? o->hot_multiple[l] : DW_HOT_MULTIPLE;
     const int n_cold = cold_width(n_ff, o->rate, hot_multiple, o->cold_multiple);
     if (n_cold) return split_by_score(c, l, score, n_ff, n_cold, err);
-    return dw_fail(err,
-                   "layer %d: %d neurons cannot be divided into whole blocks of %d (hot) and of %d (cold); choose "
-                   "types of smaller blocks",
-                   l, n_ff, hot_multiple, o->cold_multiple);
+    return dw_fail(err, "layer %d: %d neurons cannot be divided into whole blocks of %d (hot) and of %d (cold); %s", l,
+                   n_ff, hot_multiple, o->cold_multiple, advice(n_ff));
 }
 
 int quant_cold_by_rate(quant_cold *c, const dw_model *m, const kit_stats *s, const quant_cold_options *o, dw_err *err) {
     const int *n_ff = m->net.hp.n_ff;
-    kit_scorer scorer = {.model = m, .stats = s, .group = 1, .pool = o->pool};
+    kit_scorer scorer = {.model = m, .stats = s, .group = 1, .seed = o->seed, .pool = o->pool};
     if (begin(c, m, err)) return end(c, m, -1);
     double **score = dw_alloc((size_t)c->n_layer, sizeof *score, "scores", err);
     int rc = score ? kit_score(&scorer, o->metric, score, err) : -1;

@@ -101,6 +101,7 @@ typedef struct quant_cold_options {
     const kit_metric *metric; // the neurons with the smallest scores become cold
     dw_pool *pool;
     double rate;             // wanted
+    uint64_t seed;           // of the metric random
     const int *hot_multiple; // (n_layer): block of the hot part's down
     int cold_multiple;       // block of the cold part's
 } quant_cold_options;

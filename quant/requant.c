@@ -27,6 +27,7 @@ static struct {
     const char *model, *out, *type, *mixture, *output_type, *recipe, *weights, *metric, *cold_type, *hot;
     opt_list tensors;
     double cold_rate; // 0: not given
+    int seed;
     bool lossy_twice, dry_run;
 } o;
 
@@ -55,6 +56,7 @@ static const opt_row rows[] = {
      .min = 0.001, .max = 0.999},
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate, as in rank; default: activation",
      OPT_CHOICES(kit_metrics), .choice_help = offsetof(kit_metric, formula)},
+    {"seed", 0, OPT_INT, 0, &o.seed, NULL, "N", "seed of --metric random; default: 0", .min = 0, .max = 2147483647},
     {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE",
      "a plan of rank, by any metric: its neurons are hot, the rest cold"},
     {.kind = OPT_GROUP, .help = "how"},
@@ -95,7 +97,7 @@ static const char about[] =
     "bits, which it records.\n"
     "\n"
     "With -s the block formats' errors are weighed by the mean square of each input column, as llama.cpp's quantizer\n"
-    "does with an importance matrix; Q8_0, affine and minmax use no weights.\n"
+    "does with an importance matrix; Q8_0, affine, minmax and types of 16 and 32 bits use no weights.\n"
     "\n"
     "In a gated model ffn_down_t, which is read in place of ffn_down, gets what is chosen for ffn_down: the same type\n"
     "where its rows are whole blocks, else Q8_0 or F16.  Its rows are neurons, so -s does not weigh its errors.\n"
@@ -105,7 +107,8 @@ static const char about[] =
     "cannot load such files; formats/ffn_two_part.h describes them.\n"
     "\n"
     "A tensor that is quantized already is refused, because a second rounding adds its loss to the first.\n"
-    "--lossy-twice allows it.  A tensor in 16 or 32 bits is rounded with a warning if it may have been quantized before.\n"
+    "--lossy-twice allows it.  A tensor in 16 or 32 bits is rounded with a warning if it may have been quantized "
+    "before.\n"
     "\n"
     "ways of rounding:\n";
 
@@ -159,7 +162,14 @@ typedef struct choice {
     char sha256[65]; // of the model
 } choice;
 
+/* Mixtures and importances are of whole matrices. */
+static int check_parts(const dw_model *m, dw_err *err) {
+    const char *option = o.mixture ? "--mixture" : o.weights ? "--stats" : NULL;
+    return option && dw_model_need_whole_ffn(m, err) ? dw_fail_in(err, "%s", option) : 0;
+}
+
 static int read_choice(choice *c, const dw_model *m, dw_err *err) {
+    if (check_parts(m, err)) return -1;
     if (o.type) c->type = quant_type_find(o.type);
     if (o.mixture) c->mixture = kit_mixture_find(o.mixture);
     if (o.output_type) c->output = dw_qtype_by_name(o.output_type);
@@ -234,6 +244,12 @@ static bool is_rounded(const target *t) {
     return t->to && (!is_copy(t->to, t->from) || (t->column && t->from->type->block > 1));
 }
 
+/* Whether importances weigh its errors. */
+static bool is_weighed(const target *t) {
+    return is_rounded(t) && t->weight && !t->to->method->encode && t->to->stored->block > 1 &&
+           t->to->stored->id != DW_Q8_0;
+}
+
 static int check_target(const choice *c, const target *t, dw_err *err) {
     const dw_tensor *from = t->from;
     const quant_type *to = t->to;
@@ -287,6 +303,7 @@ static int choose_cold(choice *c, const dw_model *m, const wish *wishes, dw_err 
     const quant_cold_options how = {.metric = kit_metric_find(o.metric ? o.metric : "activation"),
                                     .pool = c->pool,
                                     .rate = o.cold_rate,
+                                    .seed = (uint64_t)o.seed,
                                     .hot_multiple = multiple,
                                     .cold_multiple = c->cold_type->multiple};
     char text[512];
@@ -594,7 +611,9 @@ static int write_keys(const choice *c, const dw_gguf *g, const target *targets, 
         warn("the matrices of '%s' in Q4_1 blocks have %.3g bits on average, not each; nominal_bits of the new file "
              "counts those that stay by this average",
              o.model, kept);
-    kit_weights_put_keys(&c->weights, o.weights, w);
+    bool any_weighed = false;
+    for (size_t i = 0; i < n; i++) any_weighed |= is_weighed(&targets[i]);
+    kit_weights_put_keys(&c->weights, any_weighed ? o.weights : NULL, w);
     if (c->cold_type) {
         dw_gguf_set_array(w, DW_KEY_COLD_LENGTH, DW_KV_I32, c->cold.n_cold, (size_t)c->cold.n_layer);
         dw_gguf_set_f32(w, DW_KEY_COLD_RATE, (float)c->cold.rate);
@@ -716,7 +735,7 @@ static void tell(const dw_model *m, const target *targets, size_t n) {
     for (size_t i = 0; i < n; i++) {
         n_copied += !targets[i].to;
         n_rounded += is_rounded(&targets[i]);
-        n_weighed += is_rounded(&targets[i]) && targets[i].weight;
+        n_weighed += is_weighed(&targets[i]);
     }
     char reordered[64] = "";
     if (n_copied + n_rounded < n) snprintf(reordered, sizeof reordered, "%zu reordered, ", n - n_copied - n_rounded);
@@ -739,6 +758,8 @@ static void check_usage(void) {
     if (n_ways > 1 || (!n_ways && !o.cold_type && !o.tensors.n)) die_usage("give one of --type, --mixture, --recipe");
     if (o.output_type && !o.mixture) die_usage("--output-type belongs to --mixture; --tensor sets single types");
     if (o.metric && !has_rate) die_usage("--metric says which neurons are cold by --cold-rate; give that too");
+    if (opt_is_given("seed") && (!o.metric || strcmp(o.metric, "random")))
+        die_usage("--seed is for --metric random; nothing else draws numbers");
     if (has_rate && o.hot) die_usage("give --cold-rate or --hot; a plan says itself what is cold");
     if (has_rate && !o.weights) die_usage("--cold-rate needs statistics of the model: -s stats.h5");
 }

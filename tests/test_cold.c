@@ -26,6 +26,8 @@ static const exp_shape shapes[] = {
 };
 static const exp_shape wide = {"wide", "qwen2", 3, 256, 768, 4, 2, 64, 512, true, 10000, 256};
 
+static const exp_shape ragged = {"ragged", "llama", 2, 64, 100, 4, 2, 16, 512, false, 10000, 256};
+
 enum { N = 40 };
 
 /* A plan that keeps about half of each layer's neurons, any of them, in multiples; layer 1 stays whole. */
@@ -328,6 +330,24 @@ static void rate_and_plan(void) {
     CHECK(strstr(test_run_output(), "33.33 % of"), "%s", test_run_output());
 }
 
+/* Random twins of a choice of cold neurons: each seed is another one. */
+static void seeds(void) {
+    const char *from = test_file("a.gguf"), *stats = test_file("stats.h5");
+    const char *const to[] = {test_file("s0.gguf"), test_file("s1.gguf"), test_file("again.gguf")};
+    static const char *const how[] = {"", "--seed 1", "--seed 0"};
+    if (!write_random(from, &wide, "BF16") || !write_statistics(from, &wide, stats)) return;
+    for (int i = 0; i < 3; i++)
+        REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --cold-rate 0.5 --metric random %s --cold-type BF16 -s %s",
+                          from, to[i], how[i], stats),
+                "%s", test_run_output());
+    check_same_tensors(to[0], to[2], "seed 0 is the default");
+    dw_gguf *g = dw_gguf_open(to[0], NULL), *h = dw_gguf_open(to[1], NULL);
+    const dw_tensor *a = g ? dw_gguf_find_tensor(g, "blk.0.ffn_up.weight") : NULL,
+                    *b = h ? dw_gguf_find_tensor(h, "blk.0.ffn_up.weight") : NULL;
+    CHECK(a && b && a->n_bytes == b->n_bytes && memcmp(a->data, b->data, a->n_bytes), "seed 1 is another choice");
+    dw_gguf_close(g), dw_gguf_close(h);
+}
+
 /* Requant asks its metric what rank asks (test_rank.c). */
 static void pooled(void) {
     const char *from = random_model("tiny-llama", "F32", 0), *stats = test_file("pooled.h5");
@@ -367,6 +387,9 @@ static void refusals_of_requant(void) {
         return;
     check_requant_fails("--cold-type needs --cold-rate or --hot", 2, from, "--type Q4_0 --cold-type Q4_0");
     check_requant_fails("--cold-rate needs --cold-type", 2, from, "--cold-rate 0.5");
+    check_requant_fails("--seed is for --metric random; nothing else draws", 2, from,
+                        "--cold-type Q4_0 --cold-rate 0.5 --metric energy --seed 1");
+    check_requant_fails("--seed is for --metric random", 2, from, "--type Q4_0 --seed 0");
     check_requant_fails("needs statistics", 2, from, "--cold-type Q4_0 --cold-rate 0.5");
     check_requant_fails("is not between", 2, from, "--cold-type Q4_0 --cold-rate 1");
     snprintf(how, sizeof how, "--cold-type Q4_0 --cold-rate 0.5 -s %s", stats);
@@ -376,6 +399,15 @@ static void refusals_of_requant(void) {
                         from, how);
     snprintf(how, sizeof how, "--cold-type Q2_K --hot %s", plan);
     check_requant_fails("no whole number of Q2_K blocks of 256; give a cold type with blocks of 32", 1, from, how);
+    if (!write_random(other, &ragged, "F32") || !write_statistics(other, &ragged, stats)) return;
+    snprintf(how, sizeof how, "--cold-type Q4_0 --cold-rate 0.5 -s %s", stats);
+    check_requant_fails(
+        "100 neurons cannot be divided into whole blocks of 32 (hot) and of 32 (cold); give a cold type "
+        "without blocks, such as F16",
+        1, other, how);
+    CHECK(!test_run("deadwood-requant -q -m %s -o %s --cold-type F16 --cold-rate 0.5 -s %s", other,
+                    test_file("ragged.gguf"), stats),
+          "%s", test_run_output());
     if (!write_random(other, &wide, "BF16") || !write_half_plan(plan, &wide, 128)) return; // 384 of 768
     snprintf(how, sizeof how, "--mixture Q8_0 --tensor ffn_down=Q4_K --cold-type Q8_0 --hot %s", plan);
     check_requant_fails("rows of 384 values are no whole number of Q4_K blocks of 256", 1, other, how);
@@ -420,6 +452,10 @@ static void refusals_of_others(void) {
     char how[512];
     snprintf(how, sizeof how, "--hot %s --cold-type Q4_0", plan);
     check_requant_fails("has its FFN in two parts", 1, cold, how);
+    check_requant_fails("--mixture: '", 1, cold, "--mixture Q4_K_M --lossy-twice");
+    snprintf(how, sizeof how, "--type Q8_0 --lossy-twice -s %s", plan);
+    check_requant_fails("--stats: '", 1, cold, how);
+    CHECK(!test_run("deadwood-requant -q -m %s -o %s --type F32", cold, test_file("c.gguf")), "%s", test_run_output());
     dw_model *m = dw_model_open(cold, &err);
     dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = two_threads()}, &err) : NULL;
     if (CHECK(s, "%s", err.text)) {
@@ -474,6 +510,7 @@ static const test_case cases[] = {
     {"parameters and bytes a token count both parts", sizes},
     {"parts that keep their type are called reordered, not rounded", reordered},
     {"a rate and rank's plan at that rate give the same file", rate_and_plan},
+    {"--metric random chooses other neurons with each --seed", seeds},
     {"a metric of single texts warns where texts share a row of sums", pooled},
     {"what cannot be divided is refused in one line and leaves no file", refusals_of_requant},
     {"rank, cut, lists of neurons and a second division refuse a model in two parts", refusals_of_others},

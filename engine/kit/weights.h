@@ -26,8 +26,8 @@ void kit_weights_release(kit_weights *w);
 /* Refuses a mixture that needs importances of a tensor; path NULL: none were given. */
 int kit_weights_fail(const char *path, const dw_tensor *t, const char *mixture, dw_err *err);
 
-/* Says in a new file's keys, as llama.cpp's quantizer does, where its importances came from; path NULL: it has none.
- * Keys of an earlier step are removed. */
+/* Says in a new file's keys, as llama.cpp's quantizer does, where its importances came from; path NULL: none were
+ * used.  Keys of an earlier step are removed. */
 void kit_weights_put_keys(const kit_weights *w, const char *path, dw_gguf_writer *to);
 /* The file at the path, as it was read, is an input of this step; so are the texts that it was made from. */
 int kit_weights_stamp(const kit_weights *w, const char *path, lineage *l, dw_err *err);
