@@ -1,7 +1,9 @@
 /* report.h - what train says of its predictors: a line for each layer and method, and a verdict.
  *
- * The verdict is the gain: the mass that a predictor captures minus that of a rival, of the same tokens at the same
- * activity.  Its error is clustered by the windows that the held-out tokens are of (measure/statistics.h), because
+ * The verdict is the gain: the mass that a predictor captures minus that of a rival, of the same held-out tokens.  The
+ * static choice opens as many groups as the predictor there.  linear and network open as many as the predictor on the
+ * choosing part, and nearly as many here; gate and never open what they open, so compare their column active as well.
+ * Its error is clustered by the windows that the held-out tokens are of (measure/statistics.h), because
  * neighbouring tokens resemble each other; its interval is by Student's t.
  *
  * Columns of the file (tab-separated, a header line; unknown is "-"):

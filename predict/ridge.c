@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 512 }; // tokens whose products are summed in F32 before they enter a double
+enum { BLOCK = 512 }; // tokens at once: X^T X of a block is summed in F32, blocks in a double; X^T Y is summed in F32
 
 typedef struct fit {
     int n_in, n_out, rank;

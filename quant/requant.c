@@ -107,7 +107,7 @@ static const char about[] =
     "cannot load such files; formats/ffn_two_part.h describes them.\n"
     "\n"
     "A tensor that is quantized already is refused, because a second rounding adds its loss to the first.\n"
-    "--lossy-twice allows it.  A tensor in 16 or 32 bits is rounded with a warning if it may have been quantized "
+    "--lossy-twice allows it.  A tensor in 16 or 32 bits is rounded with a warning if it may have been quantized\n"
     "before.\n"
     "\n"
     "ways of rounding:\n";
