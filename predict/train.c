@@ -391,14 +391,10 @@ static int gather(run *r, predict_result *x, dw_err *err) {
     return rc;
 }
 
-static int report(run *r, dw_err *err) {
-    predict_result *x = dw_alloc(r->n_layer + 1, sizeof *x, "the report", err);
-    int rc = x ? gather(r, x, err) : -1;
-    if (!rc && o.report) rc = predict_report_write(o.report, x, r->n_layer, err);
-    char *text = rc ? NULL : predict_report_text(x, r->n_layer, &r->t, err);
+static int print_report(const run *r, const predict_result *x, dw_err *err) {
+    char *text = predict_report_text(x, r->n_layer, &r->t, err);
     if (text) fputs(text, stdout);
     free(text);
-    free(x);
     return text ? 0 : -1;
 }
 
@@ -514,6 +510,17 @@ static int write_model(run *r, dw_err *err) {
     return rc;
 }
 
+/* The report's file is last, so that it is never of another model than the one beside it. */
+static int write_results(run *r, dw_err *err) {
+    predict_result *x = dw_alloc(r->n_layer + 1, sizeof *x, "the report", err);
+    int rc = x ? gather(r, x, err) : -1;
+    if (!rc) rc = print_report(r, x, err);
+    if (!rc) rc = write_model(r, err);
+    if (!rc && o.report) rc = predict_report_write(o.report, x, r->n_layer, err);
+    free(x);
+    return rc;
+}
+
 /* ---- main -------------------------------------------------------------------------------------------------------- */
 
 /* Before anything is computed: later OpenBLAS would wait for the memory for ever. */
@@ -546,7 +553,7 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
     progress_end(r->bar);
     if (r->rc) return -1;
     say("%zu layer%s trained in %s", n_left, plural((double)n_left), show_duration(dw_now() - began).text);
-    return report(r, err) ? -1 : write_model(r, err);
+    return write_results(r, err);
 }
 
 /* A mass of 0 is not asked for. */
