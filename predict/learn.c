@@ -333,18 +333,18 @@ static double train_epoch(learner *t, int epoch) {
     return sum / (double)n_all;
 }
 
-/* Leaves the best epoch's network, for inputs as they are, in t->best, and what it captures in *most.  Returns the
- * number of epochs that were run. */
-static int train(learner *t, double *most, dw_err *err) {
+/* Leaves the best epoch's network in t->best, for inputs as they are and as it is stored.  Returns the number of epochs
+ * that were run. */
+static int train(learner *t, dw_err *err) {
     const int n_epochs = t->o->n_epochs;
     int best_epoch = 0, epoch = 0;
-    *most = -1;
+    double most = -1;
     while (epoch < n_epochs && epoch - best_epoch < PATIENCE) {
         if (!isfinite(train_epoch(t, epoch++))) return dw_fail(err, "the loss became infinite or NaN; lower --lr");
         fold(&t->net, t->e, &t->folded);
         const double mass = mass_at_activity(t, &t->folded);
-        if (mass > *most) {
-            *most = mass;
+        if (mass > most) {
+            most = mass;
             best_epoch = epoch;
             predict_network_copy(&t->best, &t->folded);
         }
@@ -445,16 +445,15 @@ static int fail_closed(const learner *t, dw_err *err) {
 }
 
 static int learn_from(learner *t, const closed_form *c, predict_learned *r, dw_err *err) {
-    double of_network;
     if (make_linear(t, c, err)) return -1;
     score_network(t, &t->linear, PREDICT_EXAMPLES_CHOOSE);
     operating_point(t, &t->n_open);
     if (!t->n_open) return fail_closed(t, err);
     if (find_price(t, err)) return -1;
     seed_network(t, c, t->scratch.score);
-    r->n_epochs = train(t, &of_network, err);
+    r->n_epochs = train(t, err);
     if (r->n_epochs < 0) return -1;
-    r->is_linear = mass_at_activity(t, &t->linear) >= of_network;
+    r->is_linear = mass_at_activity(t, &t->linear) >= mass_at_activity(t, &t->best); // both as they are stored
     conclude(t, r);
     return 0;
 }

@@ -9,8 +9,8 @@
  *   3. Training, with the loss of network.h at the price tau, from a network that begins as the closed form: batches in
  *      a random order, Adam with a rate that falls linearly to zero over the epochs.  After each epoch the mass at the
  *      activity is taken on the choosing part.  The best epoch counts, and training ends when three were no better.
- *   4. The one that captures more on the choosing part, the closed form or the trained network, becomes the predictor.
- *      The standardization is folded into A and a, and A and B are rounded to F16.
+ *   4. The standardization is folded into A and a, and A and B are rounded to F16.  The one that then captures more on
+ *      the choosing part, the closed form or the trained network, becomes the predictor.
  *   5. The operating point: the threshold at which the choosing part has what the options want.  It is subtracted from
  *      b, so that a group is open at a score of 0 or more.
  *
