@@ -130,17 +130,18 @@ static float operating_point(learner *t, uint64_t *n_open) {
         gate_worth += is_open ? (double)worth : 0;
     }
     const double wanted = by_activity ? o->activity * (double)n : (by_recall ? o->recall : o->mass) * gate_worth;
-    const float threshold = predict_tally_threshold(t->scored, n, wanted);
+    const float threshold = by_activity ? predict_tally_threshold_near(t->scored, n, wanted)
+                                        : predict_tally_threshold(t->scored, n, wanted);
     *n_open = 0;
     for (size_t i = 0; i < n; i++) *n_open += t->score[i] >= threshold;
     return threshold;
 }
 
-/* The threshold at which the choosing part's scores open t->n_open groups. */
+/* The threshold at which the choosing part's scores open t->n_open groups, or as near to it as equal scores allow. */
 static float point_of_activity(learner *t) {
     const size_t n = t->e->n[PREDICT_EXAMPLES_CHOOSE] * (size_t)t->e->n_groups;
     for (size_t i = 0; i < n; i++) t->scored[i] = (predict_scored){t->score[i], 1};
-    return predict_tally_threshold(t->scored, n, (double)t->n_open);
+    return predict_tally_threshold_near(t->scored, n, (double)t->n_open);
 }
 
 static double activity_of(const learner *t) {
@@ -375,15 +376,18 @@ static void judge_network(learner *t, predict_learned *r, predict_learn_method m
     judge_scores(t, r, m, threshold);
 }
 
-/* The k groups of most mass for every token, and the mass that each token has in them. */
+/* The k groups of most mass for every token, of equal ones the first, and the mass that each token has in them. */
 static predict_tally judge_most(learner *t, uint64_t k, float *mass) {
     const predict_examples *e = t->e;
-    const size_t n_groups = (size_t)e->n_groups, n = e->n[PREDICT_EXAMPLES_HELD_OUT];
+    const size_t n = e->n[PREDICT_EXAMPLES_HELD_OUT];
     predict_tally tally = {0};
-    for (size_t g = 0; g < n_groups; g++) t->scored[g] = (predict_scored){(float)e->mass[g], 1};
-    const float threshold = predict_tally_threshold(t->scored, n_groups, (double)k);
-    for (size_t i = 0; i < n * n_groups; i++) t->score[i] = (float)e->mass[i % n_groups];
-    predict_tally_choose(t->score, threshold, e->n_groups, n, t->chosen);
+    for (int g = 0; g < e->n_groups; g++) t->scored[g] = (predict_scored){(float)e->mass[g], -(float)g};
+    predict_tally_sort(t->scored, (size_t)e->n_groups);
+    memset(t->chosen, 0, n * e->stride);
+    for (uint64_t i = 0; i < k; i++) {
+        const size_t g = (size_t)-t->scored[i].worth;
+        for (size_t row = 0; row < n; row++) t->chosen[row * e->stride + g / 8] |= (uint8_t)(1 << g % 8);
+    }
     predict_tally_rows(&tally, t->chosen, e->open[PREDICT_EXAMPLES_HELD_OUT], e->share[PREDICT_EXAMPLES_HELD_OUT],
                        e->n_groups, n, mass);
     return tally;
@@ -395,7 +399,7 @@ static void judge_static(learner *t, predict_learned *r) {
     const size_t n = t->e->n[PREDICT_EXAMPLES_HELD_OUT];
     const uint64_t n_chosen = r->held_out[PREDICT_LEARN_PREDICTOR].n_chosen, k = n_chosen / n;
     const double part = (double)(n_chosen % n) / (double)n;
-    float *mass = r->mass[PREDICT_LEARN_STATIC], *with_next = t->score; // the scores are read before masses are written
+    float *mass = r->mass[PREDICT_LEARN_STATIC], *with_next = t->score; // read before: free
     predict_tally tally = judge_most(t, k, mass);
     const predict_tally next = judge_most(t, k + (part > 0), with_next);
     tally.mass = 0;

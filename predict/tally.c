@@ -60,18 +60,49 @@ double predict_tally_percentile_5(float *values, size_t n) {
 
 static int best_first(const void *a, const void *b) {
     const predict_scored *x = a, *y = b;
-    return (x->score < y->score) - (x->score > y->score);
+    if (x->score != y->score) return (x->score < y->score) - (x->score > y->score);
+    return (x->worth < y->worth) - (x->worth > y->worth);
 }
 
-float predict_tally_threshold(predict_scored *s, size_t n, double wanted) {
-    double sum = 0;
-    size_t i = 0;
-    qsort(s, n, sizeof *s, best_first);
-    while (i < n && (sum < wanted || (i && s[i].score >= s[i - 1].score))) sum += (double)s[i++].worth;
+void predict_tally_sort(predict_scored *s, size_t n) { qsort(s, n, sizeof *s, best_first); }
+
+typedef struct reach { // of the first n sorted scores, of which the last `n_tied` are equal
+    size_t n, n_tied;
+    double worth, tied; // of all, and of the equal ones
+} reach;
+
+/* As few as are worth `wanted`. */
+static reach reach_for(const predict_scored *s, size_t n, double wanted) {
+    reach r = {0};
+    while (r.n < n && r.worth < wanted) {
+        r.n_tied = 0, r.tied = 0;
+        do {
+            r.worth += (double)s[r.n].worth, r.tied += (double)s[r.n].worth;
+            r.n++, r.n_tied++;
+        } while (r.n < n && s[r.n].score >= s[r.n - 1].score);
+    }
+    return r;
+}
+
+/* The threshold that the first i of n sorted scores reach: half way to the next lower one. */
+static float threshold_of(const predict_scored *s, size_t n, size_t i) {
     if (!i) return n ? nextafterf(s[0].score, INFINITY) : 0;
     if (i == n) return s[n - 1].score;
     const float middle = s[i].score + (s[i - 1].score - s[i].score) / 2;
     return middle > s[i].score ? middle : s[i - 1].score;
+}
+
+float predict_tally_threshold(predict_scored *s, size_t n, double wanted) {
+    predict_tally_sort(s, n);
+    return threshold_of(s, n, reach_for(s, n, wanted).n);
+}
+
+float predict_tally_threshold_near(predict_scored *s, size_t n, double wanted) {
+    predict_tally_sort(s, n);
+    const reach r = reach_for(s, n, wanted);
+    const bool is_alone = r.n_tied < 2 || r.n_tied == r.n;
+    const bool without = !is_alone && wanted - (r.worth - r.tied) <= r.worth - wanted;
+    return threshold_of(s, n, without ? r.n - r.n_tied : r.n);
 }
 
 void predict_tally_choose(const float *score, float threshold, int n_groups, size_t n, uint8_t *chosen) {

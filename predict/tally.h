@@ -38,9 +38,14 @@ typedef struct predict_scored {
     float score, worth;
 } predict_scored;
 
+/* The highest score first, of equal scores the most worth. */
+void predict_tally_sort(predict_scored *s, size_t n);
 /* The threshold t for which the groups with score >= t, as few as possible, are worth at least `wanted`: half way to
  * the next lower score.  Sorts. */
 float predict_tally_threshold(predict_scored *s, size_t n, double wanted);
+/* The same, but where several groups tie for the last place, and being without them is nearer to `wanted` or as near,
+ * they are left out, unless nothing would remain. */
+float predict_tally_threshold_near(predict_scored *s, size_t n, double wanted);
 
 /* Bits of score >= threshold, of (n, n_groups). */
 void predict_tally_choose(const float *score, float threshold, int n_groups, size_t n, uint8_t *chosen);

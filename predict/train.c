@@ -341,6 +341,15 @@ static void masses_release(masses *s) {
     for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++) free(s->of[m]);
 }
 
+/* A threshold cannot tell groups of equal score apart. */
+static void tell_activity(const predict_result *x) {
+    const double active = predict_tally_active(&x->held_out[PREDICT_LEARN_PREDICTOR]);
+    if (o.activity > 0 && fabs(active - o.activity) > fmin(0.25 * o.activity, 0.05))
+        warn("layer %d: the predictor opens %.3f of the groups on held-out tokens, not --activity %g: groups of equal "
+             "score open together, or these tokens differ from those that chose the threshold",
+             x->layer, active, o.activity);
+}
+
 /* Layer i of the list, from its record. */
 static int gather_layer(run *r, size_t i, predict_result *x, predict_result *all, masses *s, dw_err *err) {
     record_view v;
@@ -360,6 +369,7 @@ static int gather_layer(run *r, size_t i, predict_result *x, predict_result *all
         predict_tally_add(&all->held_out[m], &x->held_out[m]);
     }
     free(bytes);
+    if (fits) tell_activity(x);
     return fits ? 0 : dw_fail(err, "'%s.part' does not fit this run; remove it", o.out);
 }
 

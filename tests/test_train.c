@@ -280,6 +280,26 @@ static void thresholds(void) {
     }
 }
 
+/* Groups that tie for the last place open together: the side that is nearer to the wish is taken, of two as near the
+ * fewer, and at least one. */
+static void ties(void) {
+    static const struct {
+        float score[8];
+        double wanted;
+        int n_open;
+    } row[] = {{{8, 7, 6, 5, 0, 0, 0, 0}, 6, 4},   {{8, 7, 6, 5, 0, 0, 0, 0}, 6.5, 8}, {{8, 7, 6, 5, 0, 0, 0, 0}, 4, 4},
+               {{8, 7, 6, 5, 0, 0, 0, 0}, 2.4, 3}, {{8, 7, 7, 7, 0, 0, 0, 0}, 2, 1},   {{3, 3, 3, 3, 3, 3, 3, 3}, 1, 8},
+               {{8, 7, 6, 5, 4, 3, 2, 1}, 0, 0}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        predict_scored s[8];
+        int n = 0;
+        for (int g = 0; g < 8; g++) s[g] = (predict_scored){row[i].score[g], 1};
+        const float t = predict_tally_threshold_near(s, 8, row[i].wanted);
+        for (int g = 0; g < 8; g++) n += row[i].score[g] >= t;
+        CHECK(n == row[i].n_open, "row %zu: %d open, expected %d", i, n, row[i].n_open);
+    }
+}
+
 /* ---- a planted problem ------------------------------------------------------------------------------------------- */
 
 enum { P_IN = 32, P_GROUPS = 61, P_TOKENS = 5000, P_RANK = 6 };
@@ -445,6 +465,50 @@ static void planted_problem(void) {
     o.activity = 0.4 / P_GROUPS; // less than half a group
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
     check_static(&r, &e);
+    predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
+}
+
+/* Half of the groups have no mass, so the closed form gives them all one score. */
+static void groups_without_mass(void) {
+    traces t;
+    predict_examples e;
+    predict_learned r;
+    dw_err err = {0};
+    load_planted("half.h5", &t, &e);
+    for (int part = 0; part < PREDICT_EXAMPLES_N_PARTS; part++)
+        for (size_t i = 0; i < e.n[part] * (size_t)e.n_groups; i++)
+            if (i % P_GROUPS >= P_GROUPS / 2) e.share[part][i] = 0;
+    for (int g = P_GROUPS / 2; g < P_GROUPS; g++) e.mass[g] = 0;
+    const predict_learn_options o = {.rank = 16, .n_epochs = 2, .n_batch = 64, .rate = 0.003, .activity = 0.6};
+    REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
+    for (int m = PREDICT_LEARN_PREDICTOR; m <= PREDICT_LEARN_NETWORK; m++) { // about 30 of 61 groups; with ties all
+        const double active = predict_tally_active(&r.held_out[m]);
+        CHECK(active > 0.4 && active < 0.65, "%s opens %g", predict_learn_method_names[m], active);
+    }
+    predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
+}
+
+/* Groups of equal mass: the static choice has as many as it says, and finds what these find. */
+static void static_ties(void) {
+    traces t;
+    predict_examples e;
+    predict_learned r;
+    dw_err err = {0};
+    double n_both = 0;
+    load_planted("equal.h5", &t, &e);
+    for (int g = 0; g < P_GROUPS; g++) e.mass[g] = 1;
+    const predict_learn_options o = {.rank = 16, .n_epochs = 2, .n_batch = 64, .rate = 0.003, .activity = 0.25};
+    REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
+    const predict_tally *s = &r.held_out[PREDICT_LEARN_STATIC];
+    const size_t n = e.n[PREDICT_EXAMPLES_HELD_OUT], k = s->n_chosen / n;
+    const double part = (double)(s->n_chosen % n) / (double)n;
+    for (size_t i = 0; i < n; i++)
+        for (size_t g = 0; g <= k; g++) {
+            const uint8_t *open = e.open[PREDICT_EXAMPLES_HELD_OUT] + i * e.stride;
+            n_both += (g < k ? 1 : part) * traces_is_open(open, (int)g);
+        }
+    CHECK(fabs((double)s->n_both - n_both) < 1 && s->n_both <= s->n_chosen, "%g found, counted %g", (double)s->n_both,
+          n_both);
     predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
 }
 
@@ -896,8 +960,11 @@ static const test_case cases[] = {
     {"the linear rival is the best map of its rank", linear},
     {"counts are those of plain loops, and parts add up", counts},
     {"a threshold opens as few groups as bring what is wanted", thresholds},
+    {"groups that tie are opened or closed together, on the side nearer to the wish", ties},
     {"scores are logarithms of expected shares over the price", scores_are_expected_shares},
     {"a planted threshold of low rank is learnt", planted_problem},
+    {"an activity that equal scores do not allow is the nearest", groups_without_mass},
+    {"the static choice of groups of equal mass has as many as it says", static_ties},
     {"a trained network is returned where a linear map cannot know", network_wins},
     {"the closed form is returned when it wins", closed_form_wins},
     {"the closed form and the network are compared as they are stored", forms_as_stored},
