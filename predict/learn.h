@@ -12,8 +12,8 @@
  *   4. The standardization is folded into A and a, and A and B are rounded to F16.  The one that then captures more on
  *      the choosing part, the closed form or the trained network, becomes the predictor.
  *   5. The operating point: the threshold at which the choosing part has what the options want.  It is subtracted from
- *      b, so that a group is open at a score of 0 or more.  Groups of equal score open together, such as those that have
- *      no mass at all: an activity is then the nearest that can be.
+ *      b, so that a group is open at a score of 0 or more.  Groups of equal score open together, such as those without
+ *      any mass: an activity is then the nearest that can be.
  *
  * A linear map fits into a network: relu passes A x + a unchanged when a exceeds all that A x takes away.
  *

@@ -29,8 +29,8 @@
  *
  * Invariants: a matrix's bytes depend only on its values, its type and its importances, for any number of threads.
  * They are those of llama.cpp's quantizer where it has the type; affine and minmax are not of llama.cpp, but load
- * there.  A quantized tensor is refused unless --lossy-twice allows a second loss; the lineage shows both steps.  Where
- * the lineage says that matrices in 16 or 32 bits were in blocks before, it does not say which, so that is a warning. */
+ * there.  A quantized tensor is refused unless --lossy-twice allows a second loss; the lineage shows both steps.  The
+ * lineage may say that matrices in 16 or 32 bits were in blocks before, but not which; so that is a warning. */
 #ifndef QUANT_H
 #define QUANT_H
 

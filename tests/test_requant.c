@@ -691,8 +691,8 @@ static void gates_before_rounding(void) {
     CHECK(!strstr(test_run_output(), "the gate decides"), "%s", test_run_output());
 }
 
-/* A gated run reads ffn_down_t in place of ffn_down.  Whether the model is rounded before or after gate, the copy is the
- * same: here made from 16 bits both times.  Rows of 96 values hold no Q4_K blocks, so that copy is Q8_0. */
+/* A gated run reads ffn_down_t in place of ffn_down.  Whether the model is rounded before or after gate, the copy is
+ * the same: here made from 16 bits both times.  Rows of 96 values hold no Q4_K blocks, so that copy is Q8_0. */
 static void copies_follow_down(void) {
     static const struct {
         const exp_shape *shape;
