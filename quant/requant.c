@@ -104,7 +104,7 @@ static const char about[] =
     "\n"
     "--cold-type keeps all neurons, but stores those that matter least in fewer bits: a layer's FFN is stored in two\n"
     "parts and run as one.  The number of cold neurons is a whole number of the types' blocks.  Upstream llama.cpp\n"
-    "cannot load such files; formats/ffn_two_part.h describes them.\n"
+    "cannot load such files, and --mixture and -s do not take them; formats/ffn_two_part.h describes them.\n"
     "\n"
     "A tensor that is quantized already is refused, because a second rounding adds its loss to the first.\n"
     "--lossy-twice allows it.  A tensor in 16 or 32 bits is rounded with a warning if it may have been quantized\n"
