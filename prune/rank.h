@@ -93,6 +93,9 @@ int rank_make_scores(rank_inputs *in, const kit_metric *metric, double **score, 
 const prune_allocator *rank_first_rule(const rank_options *o, const char **option);
 /* What widths are multiples of: --multiple and --group, or the coarsest that is tried. */
 int rank_unit(const rank_options *o, int group);
+/* What a cut file may have: --bytes; where the model fits as it is, what all its neurons take, because no cut then adds
+ * to the lineage. */
+double rank_bytes_of_widths(const rank_inputs *in);
 /* n_keep (n_layer), with the first multiple that comes near enough or the one that was asked for; *wanted: the rate. */
 int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocator *a, double *wanted, int *n_keep,
                        dw_err *err);

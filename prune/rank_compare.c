@@ -100,7 +100,7 @@ int rank_compare(rank_inputs *in, dw_err *err) {
                     .group = in->scorer.group,
                     .sizes = &in->sizes,
                     .rate = in->o->rate,
-                    .bytes = (double)in->o->bytes,
+                    .bytes = rank_bytes_of_widths(in),
                     .min_width = in->o->min_width,
                     .protect = in->protect};
     int rc = n_keep ? rank_choose_widths(in, &t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;

@@ -120,6 +120,18 @@ static int write_plan(const kit_plan *p, const char *path, dw_err *err) {
     return rc;
 }
 
+static void warn_of_whole(const prune_task *t, const int *n_keep, const rank_options *o) {
+    const double file = (double)dw_gguf_file_bytes(dw_model_gguf(t->model)), whole = prune_file_bytes(t, n_keep);
+    if (whole <= (double)o->bytes)
+        warn("nothing needs to be cut: the whole model takes at most %s, and --bytes allows %s; the plan keeps all "
+             "neurons",
+             show_bytes(whole).text, show_bytes((double)o->bytes).text);
+    else
+        warn("nothing needs to be cut: the model has %.0f bytes, and --bytes allows %zu; the plan keeps all neurons; "
+             "use the model as it is, because a file that cut writes with this plan may have up to %.0f bytes",
+             file, o->bytes, whole);
+}
+
 static void tell(const prune_task *t, const int *n_keep, double wanted, const rank_options *o) {
     int least = INT32_MAX, most = 0;
     char multiples[40] = "", types[KIT_TYPES_WORDS];
@@ -129,10 +141,7 @@ static void tell(const prune_task *t, const int *n_keep, double wanted, const ra
         if (n_keep[l] > most) most = n_keep[l];
     }
     rank_warn_of_rate(t, wanted, n_keep);
-    if (t->bytes > 0 && !(prune_rate_of(t, n_keep) > 0))
-        warn("nothing needs to be cut: the whole model takes at most %s, and --bytes allows %s; the plan keeps all "
-             "neurons",
-             show_bytes(prune_file_bytes(t, n_keep)).text, show_bytes(t->bytes).text);
+    if (t->bytes > 0 && !(prune_rate_of(t, n_keep) > 0)) warn_of_whole(t, n_keep, o);
     if (prune_rate_of(t, n_keep) > 0) snprintf(multiples, sizeof multiples, ", multiples of %d", t->unit);
     say("rate %s %.4f, reached %.4f; widths %d to %d%s; the file will have at most %s%s%s",
         t->bytes > 0 || t->us > 0 ? "needed" : "wanted", wanted, prune_rate_of(t, n_keep), least, most, multiples,
@@ -206,7 +215,7 @@ static int begin_draft(draft *d, rank_inputs *in, double *const *score, dw_err *
                         .is_energy = in->o->metric && rank_find_metric(in->o->metric)->scale == KIT_SCALE_ENERGY,
                         .sizes = &in->sizes,
                         .rate = in->o->rate,
-                        .bytes = (double)in->o->bytes,
+                        .bytes = rank_bytes_of_widths(in),
                         .min_width = in->o->min_width,
                         .protect = in->protect};
     if (!d->n_keep || (allocator->runs_model && rank_prepare_search(in, allocator, err))) return -1;

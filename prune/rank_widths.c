@@ -32,6 +32,14 @@ int rank_unit(const rank_options *o, int group) {
     return least_common_multiple(group, o->multiple ? o->multiple : 256);
 }
 
+double rank_bytes_of_widths(const rank_inputs *in) {
+    const rank_options *o = in->o;
+    const bool stays_same = !o->as && !o->drop_layers && !(o->heads > 0);
+    const prune_task whole = {.model = in->model, .drop = in->drop, .sizes = &in->sizes};
+    if (!o->bytes || !stays_same || dw_gguf_file_bytes(dw_model_gguf(in->model)) > o->bytes) return (double)o->bytes;
+    return fmax((double)o->bytes, prune_file_bytes(&whole, in->hp->n_ff));
+}
+
 /* The largest block of any layer's down, and its type. */
 static const dw_qtype_row *largest_block(const dw_model *m) {
     const dw_qtype_row *type = dw_qtype_get(DW_F32);

@@ -415,6 +415,27 @@ static void nothing_to_cut(void) {
     for (int l = 0; l < 8; l++) CHECK(width[l] == 1024, "layer %d keeps %d", l, width[l]);
 }
 
+/* The lineage of a cut file has its room in --bytes, but a model that fits as it is gets no lineage. */
+static void fits_as_it_is(void) {
+    static const char *const rules[] = {"", "--allocate standardized", "--multiple 32"};
+    const char *model = random_model("mini", "Q4_0", 0);
+    const size_t whole = dw_file_bytes(model);
+    char options[128], said[128];
+    int width[8];
+    for (int fits = 0; fits < 2; fits++)
+        for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+            snprintf(options, sizeof options, "%s --bytes %zu", rules[i], whole - 1 + (size_t)fits);
+            if (!widths_of(width, model, options)) return;
+            int sum = 0;
+            for (int l = 0; l < 8; l++) sum += width[l];
+            CHECK((sum == 8 * 1024) == fits, "%s: %d neurons stay", options, sum);
+            snprintf(said, sizeof said, "the model has %zu bytes, and --bytes allows %zu", whole, whole);
+            CHECK(!strstr(test_run_output(), said) == !fits, "%s", test_run_output());
+        }
+    snprintf(options, sizeof options, "--as Q4_0 --bytes %zu", whole); // requant writes a file
+    if (widths_of(width, model, options)) CHECK(width[0] < 1024, "%d", width[0]);
+}
+
 static void bytes(void) {
     const char *model = random_model("mini", "Q4_0", 0), *plan = test_file("plan.tsv"),
                *small = test_file("small.gguf");
@@ -884,6 +905,7 @@ static const test_case cases[] = {
     {"protected layers keep all their neurons, and the rate still holds for the model", protected_layers},
     {"no layer keeps less than the least width", least_width},
     {"a size above the whole model's is told, and the plan keeps all", nothing_to_cut},
+    {"a model that fits as it is keeps all neurons, although a cut's lineage would not fit", fits_as_it_is},
     {"allocations across layers cut the smallest comparable scores", across_layers},
     {"scores that do not compare across layers are refused with advice", incomparable},
     {"scores are written as a table", scores},
