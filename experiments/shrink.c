@@ -502,25 +502,28 @@ typedef struct sweep_words { // of deadwood sweep
     char threads[16];
 } sweep_words;
 
+/* --keep there: --clean has removed models on purpose. */
 static void sweep_arguments(sweep_words *w, const shrink *s, const char *last) {
     snprintf(w->threads, sizeof w->threads, "%d", tool.threads);
-    const char *const word[] = {"sweep",      s->grid, "-o",     s->dir,  "-j", "1",        "--keep", "all",
+    const char *const word[] = {"sweep",      s->grid, "-o",     s->dir,  "-j", "1",        "--keep", "there",
                                 "--controls", "none",  "--base", "exact", "-t", w->threads, last};
     memset(w->word, 0, sizeof w->word);
     memcpy(w->word, word, sizeof word);
 }
 
-/* Prints the lines without #, the commands; sweep has made them safe for terminals. */
+/* Other lines that sweep writes are its table, after #, and warnings. */
+static bool is_command(const char *line) { return !strncmp(line, "deadwood ", 9); }
+
+/* Prints the commands; sweep has made them safe for terminals. */
 static void print_commands(char *said, FILE *to) {
     size_t n = 0;
-    for (const char *line = said; *line; line += strcspn(line, "\n"), line += *line == '\n')
-        n += *line != '#' && *line != '\n';
+    for (const char *line = said; *line; line += strcspn(line, "\n"), line += *line == '\n') n += is_command(line);
     if (n)
         say("%zu step%s to run, by %s:", n, n == 1 ? " is" : "s are", n == 1 ? "this command" : "these commands");
     else
         say("every step is done");
     for (char *rest = said, *line; (line = strsep(&rest, "\n"));)
-        if (*line && *line != '#') fprintf(to, "%s\n", line);
+        if (is_command(line)) fprintf(to, "%s\n", line);
 }
 
 /* Shows the commands that sweep will run, by its dry run. */

@@ -1497,9 +1497,13 @@ static void gone_models(void) {
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         CHECK(!sweep("gone.grid", "gone", ways[i][0]) && strstr(test_run_output(), ways[i][1]), "%s: %s", ways[i][0],
               test_run_output());
+    CHECK(!sweep("gone.grid", "gone", "--keep there") && !strstr(test_run_output(), "gone, such as"), "%s",
+          test_run_output());
     CHECK(!test_run("rm %s/score-*.tsv", file("gone")) && !sweep("gone.grid", "gone", "--keep all") &&
               !strstr(test_run_output(), "are gone") && n_models("gone") == 4,
           "without their rows they are made again: %s", test_run_output());
+    CHECK(!sweep("gone.grid", "gone", "--keep there") && n_models("gone") == 4, "what is there stays: %s",
+          test_run_output());
 }
 
 /* One step tells of two models. */

@@ -23,7 +23,11 @@ static const base_choice base_choices[] = {
     {"stored", "evaluate the base once and store its predictions; KL is then a lower bound (kl_kind: top64)"},
     {"exact", "evaluate the base with every model; KL is over the whole vocabulary"},
     {0}};
-static const keep_rule keep_rules[] = {{"all", false, false}, {"best", false, true}, {"none", true, false}, {0}};
+static const keep_rule keep_rules[] = {{"all", false, false, false},
+                                       {"best", false, true, false},
+                                       {"none", true, false, false},
+                                       {"there", false, false, true},
+                                       {0}};
 
 static struct {
     opt_list grid, allow;
@@ -42,7 +46,9 @@ static const opt_row rows[] = {
     {"memory", 0, OPT_BYTES, OPT_NO_BYTE, &o.memory, "0", "SIZE",
      "memory of all jobs together, which bounds the jobs at once; 0: what this machine has left"},
     {"keep", 0, OPT_CHOICE, 0, &o.keep, "best", "WHICH",
-     "models that stay when they are scored; best: those whose verdict is keep", OPT_CHOICES(keep_rules)},
+     "models that stay when they are scored; best: those whose verdict is keep; there: all, and no warning tells of "
+     "those that an earlier run removed",
+     OPT_CHOICES(keep_rules)},
     {"controls", 0, OPT_CHOICE, 0, &o.controls, "auto", "WHICH", "auto: add the controls that the grid lacks",
      OPT_CHOICES(control_choices)},
     {"base", 0, OPT_CHOICE, 0, &o.base, "stored", "HOW", "how a base that a step makes is compared with",
@@ -59,8 +65,8 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "sweep",
     .summary = "run all variants of a grid and make one table of their rows",
-    .usage = "GRID -o DIR [-j N] [--memory SIZE] [--keep all|best|none] [--controls auto|none] [--base stored|exact] "
-             "[--dry-run]",
+    .usage = "GRID -o DIR [-j N] [--memory SIZE] [--keep all|best|none|there] [--controls auto|none] "
+             "[--base stored|exact] [--dry-run]",
     .about =
         "A grid is a text file of variables with lists of values and of steps, each a deadwood command:\n"
         "\n"

@@ -20,6 +20,7 @@
 typedef struct keep_rule {
     const char *name;
     bool none, best;
+    bool misses_none; // what an earlier run removed
 } keep_rule;
 
 typedef enum task_state { ABSENT, RUNNING, ELSEWHERE, DONE, REMOVED, FAILED } task_state; // from DONE on: settled

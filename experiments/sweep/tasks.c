@@ -276,7 +276,7 @@ static bool is_scored_model(const sweep *s, size_t i) {
 
 void tasks_warn_of_gone(const sweep *s) {
     size_t n = 0, first = 0;
-    for (size_t i = 0; i < s->jobs.n; i++) {
+    for (size_t i = 0; i < s->jobs.n && !s->keep->misses_none; i++) {
         const bool is_gone = is_scored_model(s, i) && s->task[i].state == ABSENT && !s->task[i].needed && stays(s, i);
         if (is_gone && !n++) first = i;
     }

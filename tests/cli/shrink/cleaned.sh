@@ -7,11 +7,18 @@ args=(tiny.gguf -f a.txt b.txt -c 64 --mixture Q8_0 -o small.gguf)
 deadwood-shrink "${args[@]}" --rate 0.5 --clean >table 2>err
 cp small.gguf first.gguf
 
+deadwood-shrink "${args[@]}" --rate 0.5 --dry-run >said 2>err
+grep -q 'every step is done' err
+if grep -q warning err; then exit 1; fi # what --clean removed is not missed
+test ! -s said
+
 for clean in '' --clean; do
     touch mark
     deadwood-shrink "${args[@]}" --rate 0.5 $clean >again 2>err
     test "$(grep -c "'small.gguf' is there: it is small-.* of this table; the steps .* (--clean)" err)" = 1
     if grep -q '^deadwood ' err; then exit 1; fi # no step ran
+    grep -q 'every step is done' err
+    if grep -q warning err; then exit 1; fi
     cmp table again
     test -z "$(find . -newer mark -name '*.gguf')"
 done
