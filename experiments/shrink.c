@@ -227,6 +227,55 @@ static int read_texts(shrink *s, dw_err *err) {
     return 0;
 }
 
+/* ---- what rank needs ---------------------------------------------------------------------------------------------- */
+
+enum { MAX_WORDS = 24 };
+
+static void end_by(int sig) {
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+/* Runs deadwood-NAME and reads what it writes; its exit status, or -1.  free(*said). */
+static int ask_program(const char *name, const char *const *argv, char **said, dw_err *err) {
+    char *path = programs_path(name, err);
+    if (!path) return err->text[0] ? -1 : dw_fail(err, "there is no program deadwood-%s", name);
+    const int status = children_ask(path, (char *const *)argv, said, err);
+    free(path);
+    if (children_signal()) end_by(children_signal());
+    return status;
+}
+
+/* The --bytes that the narrowest plan needs, but for texts in its lineage, as rank tells it to whom gives too little.
+ * Random neurons need no statistics, which are not there yet. */
+static int ask_least_bytes(const shrink *s, double *bytes, dw_err *err) {
+    char *model = dw_format(err, "--model=%s", s->path), *said = NULL;
+    const char *argv[MAX_WORDS] = {"rank", model, "--metric", "random", "--bytes", "1", "-o", "-"};
+    size_t n = 8;
+    if (s->work.mixture) argv[n++] = "--as", argv[n++] = s->work.mixture->name;
+    if (o.output_type) argv[n++] = "--output-type", argv[n++] = o.output_type;
+    if (o.evaluations) argv[n++] = "--allocate", argv[n++] = "standardized"; // widths may differ by layer
+    const int status = model ? ask_program("rank", argv, &said, err) : -1;
+    const char *needed = status > 0 && said ? strstr(said, " is too little: ") : NULL;
+    int rc = needed && sscanf(needed, " is too little: %lf are needed", bytes) == 1 ? 0 : -1;
+    if (rc && status >= 0) dw_fail(err, "%.*s", (int)strcspn(said ? said : "", "\n"), said ? said : "");
+    free(model);
+    free(said);
+    return rc;
+}
+
+/* What rank counts for the texts in a cut file's lineage, at most: those of the statistics and of --evaluations. */
+static double plan_lineage_bytes(const shrink *s) {
+    double bytes = 0;
+    for (size_t i = 0; i < s->texts.n_text; i++) {
+        if (s->use[i] == SCORES) continue;
+        const size_t n_read = (size_t)calib_n_windows(&s->texts.text[i]) * (size_t)o.n_ctx;
+        bytes += 256 + (double)strlen(o.texts.item[i]);
+        bytes += s->use[i] == JUDGES ? (double)n_read / 2 : (double)lineage_blocks_bytes(n_read);
+    }
+    return bytes;
+}
+
 /* ---- the model -------------------------------------------------------------------------------------------------- */
 
 /* The most that the lineage of FILE grows by: mostly hashes of what cut and requant read of texts, and of all that heal
@@ -245,36 +294,50 @@ static double lineage_bytes(const shrink *s) {
     return bytes;
 }
 
-/* What FILE has beside its tensors, such as the vocabulary. */
+/* What the model has beside its tensors, such as the vocabulary. */
 static double keys_bytes(const shrink *s) {
-    struct stat st;
-    const double keys = stat(s->path, &st) ? 0 : (double)st.st_size - shrink_bytes(&s->work, NULL, 1);
-    return lineage_bytes(s) + (keys > 0 && dw_split_count(s->path) <= 1 ? keys : 0);
+    return (double)dw_gguf_file_bytes(dw_model_gguf(s->model)) - shrink_bytes(&s->work, NULL, 1);
+}
+
+/* Refuses --bytes that need no cut.  With a mixture FILE is another file, whose lineage grows. */
+static int check_cut_is_needed(const shrink *s, const char *types, dw_err *err) {
+    const size_t own = dw_gguf_file_bytes(dw_model_gguf(s->model));
+    const kit_mixture *mixture = s->work.mixture;
+    if (!mixture && o.bytes >= own)
+        return dw_fail(err, "--bytes %zu: '%s' has %zu without a cut; use it as it is, or give fewer bytes", o.bytes,
+                       s->path, own);
+    if (!mixture || s->work.kept < 1) return 0;
+    return dw_fail(err, "--bytes %zu: the model has %.0f as %s without a cut (requant makes it); give fewer bytes",
+                   o.bytes, shrink_bytes(&s->work, mixture, 1) + keys_bytes(s), types);
+}
+
+/* Whether rank can make a plan; types: of --mixture, in words. */
+static int check_bytes(const shrink *s, const char *types, dw_err *err) {
+    const shrink_work *w = &s->work;
+    double needed = 0;
+    if (ask_least_bytes(s, &needed, err)) return -1;
+    needed = ceil(needed + plan_lineage_bytes(s) + lineage_bytes(s));
+    if ((double)o.bytes >= needed) return 0;
+    return dw_fail(err,
+                   "--bytes %zu is too little: %.0f are needed, and the model has %.0f%s%s without its neurons; give "
+                   "more bytes%s",
+                   o.bytes, needed, shrink_bytes(w, w->mixture, 0) + keys_bytes(s), w->mixture ? " as " : "", types,
+                   w->mixture ? "" : ", or smaller types (--mixture)");
 }
 
 /* The share of neurons that is kept, and what the result will be near to in bytes. */
 static int choose_size(shrink *s, dw_err *err) {
     shrink_work *w = &s->work;
     const dw_gguf *g = dw_model_gguf(s->model);
-    const double keys = keys_bytes(s);
     char types[KIT_TYPES_WORDS];
     kit_types_words(types, w->mixture ? w->mixture->name : "", o.output_type);
-    const double uncut = shrink_bytes(w, w->mixture, 1) + keys;
-    const double bare = shrink_bytes(w, w->mixture, 0) + keys;
     if (!o.bytes) s->widths = shrink_choose_widths(s->model, w->mixture, o.rate, o.evaluations > 0);
     if (!o.bytes && shrink_check_rate(s->model, &s->widths, o.rate, o.evaluations > 0, err)) return -1;
-    w->kept = o.bytes ? shrink_kept(w, (double)o.bytes - keys) : 1 - s->widths.reached;
-    if (w->kept >= 1)
-        return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without a cut; give fewer bytes", o.bytes, uncut,
-                       w->mixture ? " as " : "", types);
-    const bool is_too_narrow = w->kept * dw_model_hparams(s->model)->n_ff_max < 32;
-    if (is_too_narrow && !o.bytes)
+    w->kept = o.bytes ? shrink_kept(w, (double)o.bytes - keys_bytes(s) - lineage_bytes(s)) : 1 - s->widths.reached;
+    if (o.bytes && (check_cut_is_needed(s, types, err) || check_bytes(s, types, err))) return -1;
+    if (!o.bytes && w->kept * dw_model_hparams(s->model)->n_ff_max < 32)
         return dw_fail(err, "--rate %g leaves fewer than 32 of %d neurons of a layer; give a lower rate", o.rate,
                        dw_model_hparams(s->model)->n_ff_max);
-    if (is_too_narrow)
-        return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without its neurons; give more bytes%s", o.bytes, bare,
-                       w->mixture ? " as " : "", types,
-                       w->mixture ? "" : ", or smaller types (--mixture)");
     const double wanted = shrink_bytes(w, w->mixture, w->kept);
     if (!narrow_type(s->model)) w->control = shrink_nearest(w, wanted);
     return dw_gguf_n_tensors(g) ? 0 : dw_fail(err, "'%s' has no tensors", s->path);
@@ -472,13 +535,6 @@ static int write_grid(const shrink *s, dw_err *err) {
 
 /* ---- other programs --------------------------------------------------------------------------------------------- */
 
-enum { MAX_WORDS = 24 };
-
-static void end_by(int sig) {
-    signal(sig, SIG_DFL);
-    raise(sig);
-}
-
 /* Runs deadwood-NAME to its end; its exit status, or -1.  A signal that ended it ends this process, too. */
 static int run_program(const char *name, const char *const *word, int out, dw_err *err) {
     const char *argv[MAX_WORDS + 2] = {name};
@@ -529,12 +585,9 @@ static void print_commands(char *said, FILE *to) {
 /* Shows the commands that sweep will run, by its dry run. */
 static int show_commands(const shrink *s, FILE *to, dw_err *err) {
     sweep_words w;
-    char *path = programs_path("sweep", err), *said = NULL;
-    if (!path) return err->text[0] ? -1 : dw_fail(err, "there is no program deadwood-sweep");
+    char *said = NULL;
     sweep_arguments(&w, s, "--dry-run");
-    const int status = children_ask(path, (char *const *)w.word, &said, err);
-    free(path);
-    if (children_signal()) end_by(children_signal());
+    const int status = ask_program("sweep", w.word, &said, err);
     if (status == 0) print_commands(said, to);
     if (status > 0) dw_fail(err, "%.*s", (int)strcspn(said, "\n"), said);
     free(said);

@@ -30,6 +30,10 @@ refused 1 'rows need texts of their own' tiny.gguf -f a.txt -c 64 --rate 0.3
 refused 1 'rows and --evaluations need texts' tiny.gguf "${both[@]}" --rate 0.3 --evaluations 4
 refused 1 'among the texts of -f and of --eval' tiny.gguf "${both[@]}" --rate 0.3 --eval b.txt
 refused 1 'windows 1 to 9000 are wanted' tiny.gguf "${both[@]}" --rate 0.3 --windows 9000
+bytes=$(stat -c %s tiny.gguf)
+refused 1 "'tiny.gguf' has $bytes without a cut; use it as it is" tiny.gguf "${both[@]}" --bytes 1GB
+refused 1 "'tiny.gguf' has $bytes without a cut; use it as it is" tiny.gguf "${both[@]}" --bytes "$bytes"
+refused 1 'as Q8_0 without a cut' tiny.gguf "${both[@]}" --bytes 1GB --mixture Q8_0
 refused 1 'give fewer bytes' tiny.gguf "${both[@]}" --bytes 1GB
 refused 1 'give more bytes, or smaller types' tiny.gguf "${both[@]}" --bytes 10kB
 refused 1 'is Q8_0 already' q8.gguf "${both[@]}" --rate 0.3 --mixture Q4_0
