@@ -806,6 +806,21 @@ static void labels_of_layers_and_heads(void) {
           "%s", out);
 }
 
+/* A grid over two models has two bases. */
+static void labels_of_several_bases(void) {
+    FILE *f = fopen(test_file("bases.tsv"), "w");
+    fprintf(f, "model\ttext\tbase\ttype\tppl\tvariant\n"
+               "dense-qwen3-1a.gguf\t*\tdense-qwen3-1a.gguf\tBF16\t10\tarch=qwen3\n"
+               "dense-llama-2b.gguf\t*\tdense-llama-2b.gguf\tBF16\t20\tarch=llama\n"
+               "small-qwen3-3c.gguf\t*\tdense-qwen3-1a.gguf\tQ8_0\t11\tarch=qwen3 mixture=Q8_0\n"
+               "small-llama-4d.gguf\t*\tdense-llama-2b.gguf\tQ4_0\t21\tarch=llama mixture=Q4_0\n");
+    fclose(f);
+    const char *out = shown(test_file("bases.tsv"), "");
+    CHECK(strstr(line_of(out, "dense, qwen3 |"), " 10") && strstr(line_of(out, "dense, llama |"), " 20"), "%s", out);
+    CHECK(strstr(out, "| Q8_0, qwen3 ") && strstr(out, "| Q4_0, llama ") && !strstr(out, "qwen3, Q8_0"),
+          "a type that the sweep names, too, is said once: %s", out);
+}
+
 /* One row failed; no row has errors, and none is of the base. */
 static void only_what_is_known(void) {
     FILE *f = fopen(test_file("known.tsv"), "w");
@@ -930,6 +945,7 @@ static const test_case cases[] = {
     {"SVG, PDF and PNG are drawn by the name of the file, the same bytes each time", pictures},
     {"rows of a sweep are called by what was done, and so is what dominates them", labels},
     {"labels say how many layers were dropped and how many KV heads are kept", labels_of_layers_and_heads},
+    {"labels tell several bases apart, and say a type once", labels_of_several_bases},
     {"a table says nothing of what no row knows, and why a ratio to the base is unknown", only_what_is_known},
     {"LaTeX tables escape what LaTeX would take for itself", latex},
     {"names in a table are never run", evil_names},

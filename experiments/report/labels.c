@@ -21,11 +21,11 @@ static bool is_telling(const char *column) {
     return exp_heading_of(column).role == EXP_TREATMENT;
 }
 
-/* Two lines have different known values. */
-static bool differs(const exp_rows *r, const exp_lines *lines, int column) {
+/* Two lines, dense ones or others, have different known values. */
+static bool differs(const exp_rows *r, const exp_lines *lines, int column, bool dense) {
     const char *first = NULL;
     for (size_t i = 0; i < lines->n; i++) {
-        if (lines->line[i].is_dense) continue;
+        if (lines->line[i].is_dense != dense) continue;
         const char *text = exp_line_text(r, &lines->line[i], column);
         if (!text || (first && is_known(text) && strcmp(first, text))) return true;
         if (is_known(text)) first = text;
@@ -74,7 +74,8 @@ static bool needs_head(const char *column, const char *value) {
 static void add_column(exp_labels *l, const exp_lines *lines, int column) {
     if (column < 0 || !is_telling(l->rows->column[column])) return;
     const char *name = l->rows->column[column];
-    l->differs[l->n_columns] = is_always_said(name) || differs(l->rows, lines, column);
+    l->differs[l->n_columns] = is_always_said(name) || differs(l->rows, lines, column, false);
+    l->dense_differ[l->n_columns] = differs(l->rows, lines, column, true);
     l->column[l->n_columns++] = column;
 }
 
@@ -82,8 +83,9 @@ int exp_labels_make(exp_labels *l, const exp_rows *r, const exp_lines *lines, dw
     *l = (exp_labels){.rows = r, .model = exp_rows_find(r, "model")};
     l->column = dw_alloc(r->n_columns, sizeof *l->column, "labels", err);
     l->differs = dw_alloc(r->n_columns, sizeof *l->differs, "labels", err);
+    l->dense_differ = dw_alloc(r->n_columns, sizeof *l->dense_differ, "labels", err);
     l->by_name = dw_alloc(lines->n, sizeof *l->by_name, "labels", err);
-    if (!l->column || !l->differs || !l->by_name || sort_lines(l, lines, err)) {
+    if (!l->column || !l->differs || !l->dense_differ || !l->by_name || sort_lines(l, lines, err)) {
         exp_labels_release(l);
         return -1;
     }
@@ -96,6 +98,7 @@ int exp_labels_make(exp_labels *l, const exp_rows *r, const exp_lines *lines, dw
 void exp_labels_release(exp_labels *l) {
     free(l->column);
     free(l->differs);
+    free(l->dense_differ);
     free(l->by_name);
     *l = (exp_labels){0};
 }
@@ -117,17 +120,30 @@ static void append(char text[EXP_LABEL], size_t *n, const char *head, const char
     else text[*n] = 0;
 }
 
-/* The values of a line in the columns that differ, or in all. */
-static size_t append_treatment(char text[EXP_LABEL], const exp_labels *l, const exp_line *line, bool all) {
-    size_t n = 0;
-    const char *before = NULL; // the columns type and types may say the same
+/* What column i says of a line: NULL where it is not wanted (NULL: all are) or the value is unknown. */
+static const char *said_in(const exp_labels *l, const exp_line *line, const bool *wanted, size_t i) {
+    const char *value = !wanted || wanted[i] ? exp_line_text(l->rows, line, l->column[i]) : NULL;
+    return value && is_known(value) ? value : NULL;
+}
+
+/* Whether a column before the i-th says the same: type, types and a sweep's variable may. */
+static bool is_said_before(const exp_labels *l, const exp_line *line, const bool *wanted, size_t i, const char *value) {
+    for (size_t k = 0; k < i; k++) {
+        const char *before = said_in(l, line, wanted, k);
+        if (before && !strcmp(before, value)) return true;
+    }
+    return false;
+}
+
+/* Appends the values of a line in the columns that are wanted; n: the length so far.  Returns the new one. */
+static size_t append_treatment(char text[EXP_LABEL], size_t n, const exp_labels *l, const exp_line *line,
+                               const bool *wanted) {
     for (size_t i = 0; i < l->n_columns; i++) {
-        const char *value = l->differs[i] || all ? exp_line_text(l->rows, line, l->column[i]) : NULL;
-        if (!value || !is_known(value)) continue;
+        const char *value = said_in(l, line, wanted, i);
+        if (!value) continue;
         const char *name = l->rows->column[l->column[i]];
         const bool headed = needs_head(name, value);
-        if (!headed && before && !strcmp(before, value)) continue;
-        before = value;
+        if (!headed && is_said_before(l, line, wanted, i, value)) continue;
         append(text, &n, !headed ? "" : !strcmp(name, "rate") ? "rate" : exp_heading_of(name).head, value);
     }
     return n;
@@ -137,9 +153,10 @@ void exp_label(char text[EXP_LABEL], const exp_labels *l, const exp_line *line) 
     text[0] = 0;
     if (line->is_dense) {
         strcpy(text, "dense");
+        append_treatment(text, strlen(text), l, line, l->dense_differ);
         return;
     }
-    if (!append_treatment(text, l, line, false) && !append_treatment(text, l, line, true))
+    if (!append_treatment(text, 0, l, line, l->differs) && !append_treatment(text, 0, l, line, NULL))
         exp_clip(text, EXP_LABEL - 40, model_of(l, line));
     if (line->n > 1) snprintf(text + strlen(text), EXP_LABEL - strlen(text), " (mean of %zu)", line->n);
 }

@@ -1,8 +1,9 @@
 /* labels.h - what a line of results is called: what was done to its model, in words.
  *
  * "energy, rate 0.2, group 64, Q4_K_M": the metric or rule and what else differs between the lines, numbers with the
- * name of their column; all columns where nothing of the line's own does.  The dense model is "dense".  A line of which
- * nothing is known keeps the name of its file. */
+ * name of their column; all columns where nothing of the line's own does.  The dense model is "dense"; where there are
+ * several, with what differs between them, "dense, qwen3".  A line of which nothing is known keeps the name of its
+ * file. */
 #ifndef EXP_LABELS_H
 #define EXP_LABELS_H
 
@@ -14,6 +15,7 @@ typedef struct exp_labels {
     const exp_rows *rows;
     int *column;              // n_columns that tell what was done: as in the headings, then variables of a sweep
     bool *differs;            // (n_columns) whether lines differ there, or it is the metric or rule
+    bool *dense_differ;       // (n_columns) whether dense lines differ there
     size_t n_columns;
     int model;                // the column of file names
     const exp_line **by_name; // n lines in the order of their models' names
