@@ -334,6 +334,8 @@ static void found(void) {
     CHECK(says(&t, 1, "dominated_by", "best") && says(&t, 1, "note", "ln ratio larger by 0.03") &&
               strstr(tsv_cell(&t, 1, "note"), "paired"), "%s", tsv_cell(&t, 1, "note"));
     CHECK(says(&t, 4, "note", "not judged: bytes a token were not counted"), "%s", tsv_cell(&t, 4, "note"));
+    CHECK(strstr(tsv_cell(&t, 4, "note"), "without --no-speed, or add a step 'alone score -m MODEL --speed-only'"),
+          "the note says what to do: %s", tsv_cell(&t, 4, "note"));
     tsv_release(&t);
     char sums[1024];
     snprintf(sums, sizeof sums, "%s.windows", test_file("found.tsv"));

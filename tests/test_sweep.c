@@ -1109,6 +1109,7 @@ static void gates_controlled(void) {
           "%s", test_run_output());
     const char *said = test_run_output();
     CHECK(strstr(said, "by energy and at random in three seeds (steps fixed_gated fixed_score)"), "%s", said);
+    CHECK(!strstr(said, "requant"), "rounding is a control of cuts: %s", said);
     CHECK(count_in(file("log"), "--rule static --activity 0.75") == 1 &&
               count_in(file("log"), "--rule random --seed 3 --activity 0.5") == 1 &&
               count_in(file("log"), "deadwood gate -m ") == 2 + 8,
@@ -1118,6 +1119,9 @@ static void gates_controlled(void) {
           test_run_output());
     CHECK(!test_run("grep -c 'control' %s/rows.tsv", file("gates")) && atoi(test_run_output()) >= 8, "%s",
           test_run_output());
+    CHECK(
+        !test_run("deadwood-sweep --help | tr -s '\n ' ' ' | grep 'one that cuts and does not round the uncut model'"),
+        "and the help says so");
     write_text(file("open.grid"), HEAD "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
                                        "stats : collect -m $dense -f a.txt -o $out.h5\n"
                                        "gated : gate -m $dense -s $stats --rule group-max --activity 0.5 -o $out.gguf\n"
@@ -1125,6 +1129,32 @@ static void gates_controlled(void) {
     CHECK(!test_run("cd %s && deadwood-sweep %s -o %s --dry-run", test_folder(), file("open.grid"), file("open")) &&
               strstr(test_run_output(), "write --group into the step"),
           "%s", test_run_output());
+}
+
+/* What a token reads of a gated model is counted with its speed: without it a row has no verdict, and says how to get
+ * one. */
+static void gates_judged(void) {
+    static const char text[] = HEAD "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+                                    "stats : collect -m $dense -f a.txt -o $out.h5\n"
+                                    "gated : gate -m $dense -s $stats --rule cats --activity 0.5 -o $out.gguf\n"
+                                    "score : score -m $gated --base $dense -f a.txt --no-speed -o $rows\n";
+    char more[1024];
+    set_up();
+    write_texts();
+    write_text(file("judged.grid"), text);
+    CHECK(!test_run("cd %s && deadwood-sweep %s -o judged --controls none", test_folder(), file("judged.grid")), "%s",
+          test_run_output());
+    CHECK(strstr(test_run_output(), "0 failed; the others are not judged, and their notes say why"), "%s",
+          test_run_output());
+    CHECK(count_in(file("judged/rows.tsv"), "add a step 'alone score -m MODEL --speed-only'") == 1);
+    CHECK(count_in(file("judged/rows.tsv"), "\tkeep\t") == 0);
+    snprintf(more, sizeof more, "%sspeed : alone score -m $gated --speed-only -o $rows\n", text);
+    write_text(file("judged.grid"), more);
+    CHECK(!test_run("cd %s && deadwood-sweep %s -o judged --controls none", test_folder(), file("judged.grid")), "%s",
+          test_run_output());
+    CHECK(strstr(test_run_output(), "1 to keep, 0 dominated") && !strstr(test_run_output(), "not judged"), "%s",
+          test_run_output());
+    CHECK(count_in(file("judged/rows.tsv"), "\tkeep\t") >= 1 && count_in(file("judged/rows.tsv"), "not judged") == 0);
 }
 
 /* Statistics of a model that was cut say nothing of the whole one, whose second control would be the first. */
@@ -1274,7 +1304,7 @@ static void collapses(void) {
     judged("2.70", "0.2", "keep", "-"); // 2.13 standard errors below it is 2.27
     judged("2.75", "0.2", "collapsed", "ln ratio 2.75 ± 0.43, above ln 10");
     judged("1", "0.01", "keep", "-");
-    judged("-", "-", "-", "-");
+    judged("-", "-", "-", "not judged: it has no ln ratio, which score --base gives");
 }
 
 /* Gates that open the same neurons for every token are controls, whatever the grid calls them. */
@@ -1581,6 +1611,7 @@ static const test_case cases[] = {
     {"controls come from the 16-bit model with the same statistics, and are refused aloud where they cannot",
      controls_made},
     {"gates get fixed neurons at their activities as controls", gates_controlled},
+    {"gated models are judged by the bytes that their speed counts, and rows without them say so", gates_judged},
     {"a verdict counts the rows that are still to come", expected_rows},
     {"a model that is cut twice gets plain roundings once, with statistics of its own", iterative_cuts},
     {"a model gets its controls wherever it stands in a step of several models", controls_of_several_models},

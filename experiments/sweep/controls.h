@@ -7,6 +7,7 @@
  *                     statistics that the cut used if they are of that model, so the control has what the cut had.  For any number of bytes
  *                     between those of Q2_K and of the 16-bit model two of the controls are the nearest smaller and the
  *                     nearest larger one.  Not added where some `requant` of the grid rounds the 16-bit model itself.
+ *                     It is a control of cuts: a grid without rows of a cut model gets none.
  *   fixed neurons     Every step with `gate --rule ..` once more as fixed_NAME, with the rules static and random (three
  *                     seeds): the same neurons for every token, as many as the gate opens in groups of the same size,
  *                     and the rows of what comes from the gate for them.  Not added where some gate of the grid has one of these rules.

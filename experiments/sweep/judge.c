@@ -555,9 +555,11 @@ static char *reason_of(const judge *j, const standing *row, const char *verdict,
         return dw_format(err, "ln ratio larger by %.3g ± %.2g, %s%s", s->difference.mean, apart,
                          s->is_paired ? "paired" : "not paired: window sums are missing", by);
     if (strcmp(verdict, "-")) return dw_strdup("", err);
-    return dw_strdup(isnan(s->ratio.mean) ? "" // nothing that could be judged
+    return dw_strdup(isnan(s->ratio.mean) ? "not judged: it has no ln ratio, which score --base gives"
                      : isnan(s->bytes)    ? "not judged: its size is unknown"
-                                          : "not judged: bytes a token were not counted", err);
+                                       : "not judged: bytes a token were not counted; score it without --no-speed, or "
+                                         "add a step 'alone score -m MODEL --speed-only'",
+                     err);
 }
 
 /* A row holds no more of a long name than its field takes. */

@@ -98,10 +98,10 @@ static const opt_program program = {
         "machine before.\n"
         "\n"
         "Controls: a grid that ranks neurons by no random metric gets every cut with random neurons in three seeds as "
-        "well (steps random_..); one that does not round the uncut model gets it in six mixtures, from the 16-bit "
-        "model and with the cut's statistics (steps rounded_..); one with gates gets the same neurons for every "
-        "token, by energy and at random in three seeds, at the gates' activities (steps fixed_..).  What is added, "
-        "and what cannot be, is said at the start.\n"
+        "well (steps random_..); one that cuts and does not round the uncut model gets it in six mixtures, from the "
+        "16-bit model and with the cut's statistics (steps rounded_..); one with gates gets the same neurons for "
+        "every token, by energy and at random in three seeds, at the gates' activities (steps fixed_..).  What is "
+        "added, and what cannot be, is said at the start.\n"
         "\n"
         "Files are named by the values and by a hash of the command, of all that it reads and of the program's code, "
         "so after any change or any end the same command computes what is missing and nothing else.  Several sweeps "
@@ -113,8 +113,9 @@ static const opt_program program = {
         "\n"
         "Verdicts: control; collapsed (perplexity above ten times the base's, beyond the error); discard (another row "
         "of the same type is no larger, in file size and bytes a token, and its ln_ratio is smaller beyond the error "
-        "of the paired difference, corrected for the number of comparisons); keep.  With --keep best the models of "
-        "the others are deleted as soon as that is known; plan and lineage make them again.",
+        "of the paired difference, corrected for the number of comparisons); keep; - (not judged: the note says why; "
+        "of gated models bytes a token are counted only when their speed is measured).  With --keep best the models "
+        "of other verdicts than keep and - are deleted as soon as that is known; plan and lineage make them again.",
     .example = "deadwood sweep experiments/grids/mini.grid -o build/sweep --dry-run\n"
                "deadwood sweep experiments/grids/mini.grid -o build/sweep -j 2",
     .rows = rows};
@@ -203,7 +204,7 @@ static int run(sweep *s, dw_err *err) {
     }
     say("%s/rows.tsv: %zu to keep, %zu dominated, %zu control%s, %zu collapsed, %zu failed%s", s->dir, counts.keep,
         counts.discard, counts.control, plural((double)counts.control), counts.collapsed, counts.failed,
-        counts.other ? "; some have nothing to compare with" : "");
+        counts.other ? "; the others are not judged, and their notes say why" : "");
     return 0;
 }
 
