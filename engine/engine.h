@@ -37,7 +37,7 @@
  *
  * Attention is F32.  But where the precision holds, the factors of its products are one BF16 with `bf16`; with the others,
  * at level amx, sums of two, unless the session is exact and its precision `split`.  A sequence with one token in a pass
- * has F32 in sessions that are not exact. */
+ * has F32 in sessions that are not exact, where at most 16 heads share a KV head. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 

@@ -71,11 +71,11 @@ const exp_column exp_columns[] = {
     {"tool", AT(tool), 0, "last step of the lineage"},
     {"metric", AT(metric), 0, "that ranked the neurons; this column and those below tell what the last step that has such an option was given, or what its plan says"},
     {"rate", AT(rate), 0, "fraction of neurons to be removed"},
-    {"rate_reached", AT(rate_reached), 0, "fraction of the neurons removed, by all cuts"},
+    {"rate_reached", AT(rate_reached), 0, "fraction of the neurons of layers that stay removed, by all cuts"},
     {"group", AT(group), 0, "neurons cut or gated together"},
     {"allocate", AT(allocate), 0, "how the rate was spread over layers"},
     {"layers_dropped", AT(layers_dropped), 0, "layers that were dropped as a whole, of how many, by all cuts"},
-    {"kv_heads", AT(kv_heads), 0, "KV heads that the layers keep, of how many, where heads were cut, by all cuts"},
+    {"kv_heads", AT(kv_heads), 0, "KV heads that the layers keep, of how many that the first cut of heads found in the layers that it kept"},
     {"repair", AT(repair), 0, "what the last cut did for what remained"},
     {"type", AT(type), 0, "type or mixture that was asked for, and the type of --output-type; for `keep` and for files of others the type of most matrices"},
     {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
@@ -381,11 +381,12 @@ static void clear_cut(exp_result *r) {
     r->layers_dropped[0] = r->kv_heads[0] = 0;
 }
 
-/* What is gone by this cut and by those before. */
+/* What is gone by this cut and by an earlier one; unknown where one of both is. */
 static void add_cut(exp_result *r, const exp_result *before) {
     const double rate = atof(r->rate_reached), gone = atof(before->rate_reached);
     long part, whole, earlier, of;
-    if (gone > 0) snprintf(r->rate_reached, sizeof r->rate_reached, "%.4g", 1 - (1 - gone) * (1 - rate));
+    if (!*before->rate_reached) r->rate_reached[0] = 0;
+    if (*r->rate_reached) snprintf(r->rate_reached, sizeof r->rate_reached, "%.4g", 1 - (1 - gone) * (1 - rate));
     if (!*r->layers_dropped)
         memcpy(r->layers_dropped, before->layers_dropped, sizeof r->layers_dropped);
     else if (read_part(r->layers_dropped, &part, &whole) && read_part(before->layers_dropped, &earlier, &of))
@@ -396,9 +397,15 @@ static void add_cut(exp_result *r, const exp_result *before) {
         snprintf(r->kv_heads, sizeof r->kv_heads, "%ld of %ld", part, of);
 }
 
+typedef struct history {
+    exp_result *r;
+    bool has_cut; // an earlier step is one
+} history;
+
 /* Later steps overwrite earlier ones, so that each field tells of the last step that had it. */
-static void fill_step(void *ctx, const json_t *step) {
-    exp_result *r = ctx;
+static void fill_step(void *history_pointer, const json_t *step) {
+    history *h = history_pointer;
+    exp_result *r = h->r;
     const exp_result before = *r;
     const char *tool_name = json_string_value(json_object_get(step, "tool")),
                *parent = json_string_value(json_object_get(step, "parent"));
@@ -419,7 +426,8 @@ static void fill_step(void *ctx, const json_t *step) {
         if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
     }
     fill_type(r, args, heals);
-    if (cuts) add_cut(r, &before);
+    if (cuts && h->has_cut) add_cut(r, &before);
+    h->has_cut |= cuts;
     if (tokens_before > 0) add_training(r, tokens_before, minutes_before);
 }
 
@@ -513,7 +521,7 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
     if (dw_gguf_f32(g, "deadwood.nominal_bits", &nominal, NULL) == 1)
         snprintf(r->nominal_bits, sizeof r->nominal_bits, "%.4g", (double)nominal);
     fill_gate(r, m);
-    if (lineage_steps(g, fill_step, r, err)) return -1;
+    if (lineage_steps(g, fill_step, &(history){.r = r}, err)) return -1;
     count_heads(r, dw_model_hparams(m));
     fill_types(r, g);
     return 0;

@@ -13,6 +13,13 @@ PATH="$PWD/build:$PATH"
 # wanted NAME: whether GRIDS names it, or nothing
 wanted() { case " ${GRIDS:-$1} " in *" $1 "*) ;; *) return 1 ;; esac; }
 
+for name in ${GRIDS:-}; do
+    case " mini requant gate predict bytes cuts repair cold rounding " in
+    *" $name "*) ;;
+    *) echo "results: GRIDS: there is no '$name'; there are mini requant gate predict bytes cuts repair cold rounding" >&2 && exit 1 ;;
+    esac
+done
+
 # grid GRID NAME [OPTIONS..]: the rows of experiments/grids/GRID.grid, in $rows; their numbers in NAME.tsv; OPTIONS of sweep
 grid() {
     grid=$1 && name=$2 && shift 2
@@ -90,5 +97,5 @@ if wanted cold; then grid cold cold-neurons --base stored --controls none; fi
 if wanted rounding; then grid rounding double-quantization --base stored --controls none; fi
 
 set -- "$new"/*
-[ -e "$1" ] || { echo "results: GRIDS='$GRIDS' names none of: mini requant gate predict bytes cuts repair cold rounding" >&2 && exit 1; }
+[ -e "$1" ] || { echo "results: GRIDS='$GRIDS' needs the model '../shared/reference-model/base', which is not here" >&2 && exit 1; }
 mv -f "$@" results/

@@ -246,6 +246,14 @@ static int ask_program(const char *name, const char *const *argv, char **said, d
     return status;
 }
 
+/* An error, after warnings. */
+static const char *last_line(char *text) {
+    size_t n = strlen(text);
+    while (n && text[n - 1] == '\n') text[--n] = 0;
+    const char *before = strrchr(text, '\n');
+    return before ? before + 1 : text;
+}
+
 /* The --bytes that the narrowest plan needs, but for texts in its lineage, as rank tells it to whom gives too little.
  * Random neurons need no statistics, which are not there yet. */
 static int ask_least_bytes(const shrink *s, double *bytes, dw_err *err) {
@@ -258,7 +266,7 @@ static int ask_least_bytes(const shrink *s, double *bytes, dw_err *err) {
     const int status = model ? ask_program("rank", argv, &said, err) : -1;
     const char *needed = status > 0 && said ? strstr(said, " is too little: ") : NULL;
     int rc = needed && sscanf(needed, " is too little: %lf are needed", bytes) == 1 ? 0 : -1;
-    if (rc && status >= 0) dw_fail(err, "%.*s", (int)strcspn(said ? said : "", "\n"), said ? said : "");
+    if (rc && status >= 0) dw_fail(err, "%s", said ? last_line(said) : "deadwood-rank says nothing");
     free(model);
     free(said);
     return rc;

@@ -520,7 +520,7 @@ static int write_model(run *r, dw_err *err) {
     return rc;
 }
 
-/* The report's file is last, so that it is never of another model than the one beside it. */
+/* The report's file is last, so that no new one stands beside an old model. */
 static int write_results(run *r, dw_err *err) {
     predict_result *x = dw_alloc(r->n_layer + 1, sizeof *x, "the report", err);
     int rc = x ? gather(r, x, err) : -1;

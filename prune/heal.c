@@ -13,7 +13,6 @@
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/sizes.h"
-#include "kit/stats.h"
 #include "kit/talk.h"
 #include "kit/tensor_stream.h"
 #include "kit/weights.h"
@@ -510,38 +509,19 @@ static void tell_held_out(const run *r) {
         r->in.n_text, plural((double)r->in.n_text));
 }
 
-static void free_trained(kit_stats_text *part, size_t n) {
-    for (size_t i = 0; part && i < n; i++) free(part[i].blocks);
-    free(part);
-}
-
-/* What is learnt from, as the windows that are held out are compared with it; free_trained(). */
-static kit_stats_text *trained_parts(const inputs *in, dw_err *err) {
-    kit_stats_text *part = dw_alloc(in->n_text, sizeof *part, "texts", err);
-    for (size_t i = 0; part && i < in->n_text; i++) {
-        const distil_text *t = &in->text[i];
-        snprintf(part[i].sha256, sizeof part[i].sha256, "%s", t->sha256);
-        part[i].blocks = lineage_blocks(t->id, t->n_train, err);
-        if (part[i].blocks) continue;
-        free_trained(part, i);
-        return NULL;
-    }
-    return part;
-}
-
 /* A text that holds another trains with windows that the other holds out. */
 static int warn_of_shared(const inputs *in, dw_err *err) {
-    kit_stats_text *part = trained_parts(in, err);
-    long shared = part ? 0 : -1;
-    for (const distil_text *t = in->text; t < in->text + in->n_text && !shared; t++) {
-        size_t k = 0;
-        shared = lineage_shared_run(part, in->n_text, t->sha256, t->id + t->n_train, t->n - t->n_train, &k, err);
-        if (shared > 0)
-            warn("the end of '%s' is held out, and '%s' trains with a run of %ld of its tokens or more; give each text "
-                 "once",
-                 t->name, in->text[k].name, shared);
+    size_t learnt, held;
+    lineage_split *text = dw_alloc(in->n_text, sizeof *text, "texts", err);
+    for (size_t i = 0; text && i < in->n_text; i++) {
+        const distil_text *t = &in->text[i];
+        text[i] = (lineage_split){t->id, t->n, t->n_train, t->sha256};
     }
-    free_trained(part, in->n_text);
+    const long shared = text ? lineage_shared_end(text, in->n_text, &learnt, &held, err) : -1;
+    free(text);
+    if (shared > 0)
+        warn("the end of '%s' is held out, and '%s' trains with %ld tokens of it; give each text once",
+             in->text[held].name, in->text[learnt].name, shared);
     return shared < 0 ? -1 : 0;
 }
 

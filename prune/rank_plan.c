@@ -31,9 +31,10 @@ int rank_describe_inputs(char **comment, const rank_inputs *in, dw_err *err) {
     return dw_append(comment, err, "stats  %s  sha256 %s\n", name, in->stats_sha256);
 }
 
-static int describe_size(kit_plan *p, const rank_options *o, dw_err *err) {
+static int describe_size(kit_plan *p, const rank_inputs *in, dw_err *err) {
+    const rank_options *o = in->o;
     if (!o->bytes && o->as) return dw_append(&p->comment, err, "widths fit %s\n", o->as);
-    if (!o->bytes) return 0;
+    if (!o->bytes || rank_bytes_of_widths(in) > (double)o->bytes) return 0; // fits as it is
     if (!o->as) return dw_append(&p->comment, err, "bytes  at most %zu\n", o->bytes);
     char types[KIT_TYPES_WORDS];
     return dw_append(&p->comment, err, "bytes  at most %zu as %s\n", o->bytes,
@@ -50,7 +51,7 @@ static int describe(kit_plan *p, const rank_inputs *in, const prune_task *t, dou
         return -1;
     if (dw_append(&p->comment, err, "rate   wanted %.4f, reached %.4f\n", wanted, p->rate_reached)) return -1;
     if (p->rate_reached > 0 && dw_append(&p->comment, err, "widths are multiples of %d\n", t->unit)) return -1;
-    if (describe_size(p, in->o, err)) return -1;
+    if (describe_size(p, in, err)) return -1;
     if (in->o->min_width && dw_append(&p->comment, err, "widths are at least %d\n", in->o->min_width)) return -1;
     if (in->o->protect && dw_append(&p->comment, err, "layers %s are protected\n", in->o->protect)) return -1;
     for (int l = 0; l < p->n_layer; l++)

@@ -100,7 +100,7 @@ static const char about[] =
     "does with an importance matrix; Q8_0, affine, minmax and types of 16 and 32 bits use no weights.\n"
     "\n"
     "In a gated model ffn_down_t, which is read in place of ffn_down, gets what is chosen for ffn_down: the same type\n"
-    "where its rows are whole blocks, else Q8_0 or F16.  Its rows are neurons, so -s does not weigh its errors.\n"
+    "where its rows are whole blocks, else one with more bits.  Its rows are neurons, so -s does not weigh them.\n"
     "\n"
     "--cold-type keeps all neurons, but stores those that matter least in fewer bits: a layer's FFN is stored in two\n"
     "parts and run as one.  The number of cold neurons is a whole number of the types' blocks.  Upstream llama.cpp\n"
@@ -207,7 +207,8 @@ static const dw_tensor *copied_down(const dw_gguf *g, const dw_tensor *t) {
     return dw_gguf_find_tensor(g, name);
 }
 
-/* A gated run reads the transposed copy in place of down, so the copy gets down's type, as if gate had made it. */
+/* A gated run reads the transposed copy in place of down, so the copy gets down's type.  (Of affine and minmax
+ * gate would make plain Q4_1.) */
 static int choose_type(choice *c, const dw_model *m, const dw_tensor *t, wish *w, dw_err *err) {
     const dw_tensor *down = copied_down(dw_model_gguf(m), t);
     if (named_type(c, m, down ? down : t, w, err)) return -1;

@@ -31,8 +31,16 @@ static const char *converted_type(const json_t *args) {
 
 typedef struct history {
     size_t n_matrix, n_now; // of the file; in blocks now
+    double n_before;        // most that were in blocks after a step, of layers that are still there
     quant_rounding *last;
 } history;
+
+/* A cut that drops layers drops their matrices. */
+static void drop_layers(history *h, const json_t *step) {
+    const char *dropped = json_string_value(json_object_get(json_object_get(step, "facts"), "layers_dropped"));
+    double part, whole;
+    if (dropped && sscanf(dropped, "%lf of %lf", &part, &whole) == 2 && part < whole) h->n_before *= 1 - part / whole;
+}
 
 static void look(void *history_pointer, const json_t *step) {
     history *h = history_pointer;
@@ -43,7 +51,9 @@ static void look(void *history_pointer, const json_t *step) {
         types = converted_type(json_object_get(step, "args"));
         n = types && has_blocks(types) ? h->n_matrix : 0;
     }
-    if (n <= h->n_now || !tool_name) return;
+    drop_layers(h, step);
+    if ((double)n < h->n_before || !n || !tool_name) return;
+    h->n_before = (double)n;
     snprintf(h->last->tool, sizeof h->last->tool, "%s", tool_name);
     snprintf(h->last->types, sizeof h->last->types, "%s", types);
 }
@@ -56,5 +66,7 @@ int quant_rounded_before(const dw_gguf *g, quant_rounding *last, dw_err *err) {
         h.n_matrix += kit_is_matrix(t);
         h.n_now += kit_is_matrix(t) && t->type->block > 1;
     }
-    return lineage_steps(g, look, &h, err);
+    if (lineage_steps(g, look, &h, err)) return -1;
+    if (h.n_before <= (double)h.n_now) *last = (quant_rounding){0};
+    return 0;
 }

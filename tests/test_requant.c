@@ -691,8 +691,8 @@ static void gates_before_rounding(void) {
     CHECK(!strstr(test_run_output(), "the gate decides"), "%s", test_run_output());
 }
 
-/* A gated run reads ffn_down_t in place of ffn_down.  Whether the model is rounded before or after gate, the copy is
- * the same: here made from 16 bits both times.  Rows of 96 values hold no Q4_K blocks, so that copy is Q8_0. */
+/* A gated run reads ffn_down_t in place of ffn_down.  Whether the model is rounded before or after gate to a type of
+ * upstream's, the copy is the same: here made from 16 bits both times.  Rows of 96 values hold no Q4_K blocks, so that copy is Q8_0. */
 static void copies_follow_down(void) {
     static const struct {
         const exp_shape *shape;
@@ -935,7 +935,7 @@ static const test_case cases[] = {
     {"--tensor decides on top of a mixture, and a pattern that matches nothing is refused", tensor_overrides},
     {"a mixture's fallbacks are counted, told with advice, and facts of the lineage", fallbacks_are_facts},
     {"a control that opens the same groups is no gate with thresholds", gates_before_rounding},
-    {"a gated model's transposed copies get what down gets, as if gate had made them after", copies_follow_down},
+    {"a gated model's transposed copies get what down gets", copies_follow_down},
     {"a dry run prints the types and bytes of the file, and writes none", dry_run},
     {"a mixture's name given as a type is pointed to --mixture, and convert says how", wrong_choices},
     {"learning from data without named texts is a fact of the lineage", unnamed_data},

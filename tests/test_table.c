@@ -291,9 +291,11 @@ static void joined_runs_of_any_length(void) {
     const char *path = write_table("lengths.tsv", "model text base metric seed ppl tokens_trained minutes_trained\n"
                                                   "a0 a d energy 0 20 1000 9.9\na1 a d energy 1 22 1200 10.1\n"
                                                   "b0 a d random 0 30 1000 -\nb1 a d random 1 32 1000 -\n"
-                                                  "b2 a d random 0 10 2000 -\nb3 a d random 1 12 2000 -\n");
+                                                  "b2 a d random 0 10 2000 -\nb3 a d random 1 12 2000 -\n"
+                                                  "c0 a d flap 0 40 1000 -\nc1 a d flap 0 50 2000 -\n"
+                                                  "c2 a d flap 1 60 1100 -\n");
     const char *out = shown(path, "--join seed --format tsv --columns metric,ppl");
-    CHECK(!strcmp(out, "metric\tppl\nenergy\t21\nrandom\t31\nrandom\t11\n"), "%s", out);
+    CHECK(!strcmp(out, "metric\tppl\nenergy\t21\nrandom\t31\nrandom\t11\nflap\t40\nflap\t50\nflap\t60\n"), "%s", out);
 }
 
 /* Seeds 1 and 2 share what was scored, seed 3 does not; of seeds 4 and 5 it is unknown. */

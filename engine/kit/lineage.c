@@ -672,6 +672,74 @@ long lineage_shared_run(const kit_stats_text *text, size_t n_text, const char sh
     return run;
 }
 
+/* ---- ends that are held out ---------------------------------------------------------------------------------- */
+
+typedef struct end_run { // LEAK_BLOCKS blocks of a text's end
+    uint32_t hash[LEAK_BLOCKS];
+    uint32_t text, at; // at: of the first token
+} end_run;
+
+static int by_end_hashes(const void *pa, const void *pb) {
+    const end_run *a = pa, *b = pb;
+    return memcmp(a->hash, b->hash, sizeof a->hash);
+}
+
+static int by_end_hashes_and_text(const void *pa, const void *pb) {
+    const end_run *a = pa, *b = pb;
+    const int c = by_end_hashes(a, b);
+    return c ? c : (a->text > b->text) - (a->text < b->text);
+}
+
+static end_run run_at(const lineage_split *text, size_t t, size_t at) {
+    end_run run = {.text = (uint32_t)t, .at = (uint32_t)at};
+    for (int i = 0; i < LEAK_BLOCKS; i++) run.hash[i] = block_hash(text[t].id + at + (size_t)(i * BLOCK));
+    return run;
+}
+
+/* Every run of every end, sorted, those that a text repeats once; *n of them; free(). */
+static end_run *list_ends(const lineage_split *text, size_t n_text, size_t *n, dw_err *err) {
+    size_t most = 0, n_all = 0;
+    for (size_t t = 0; t < n_text; t++) most += text[t].n - text[t].n_train;
+    end_run *end = dw_alloc(most, sizeof *end, "the hashes of texts", err);
+    *n = 0;
+    for (size_t t = 0; end && t < n_text; t++)
+        for (size_t at = text[t].n_train; at + LEAK_BLOCKS * BLOCK <= text[t].n; at++)
+            end[n_all++] = run_at(text, t, at);
+    if (end && n_all) qsort(end, n_all, sizeof *end, by_end_hashes_and_text);
+    for (size_t i = 0; i < n_all; i++)
+        if (!*n || by_end_hashes_and_text(&end[*n - 1], &end[i])) end[(*n)++] = end[i];
+    return end;
+}
+
+/* An end of another file that has this run; NULL: there is none. */
+static const end_run *find_end(const end_run *end, size_t n, const end_run *run, const lineage_split *text) {
+    const end_run *found = n ? bsearch(run, end, n, sizeof *end, by_end_hashes) : NULL;
+    if (!found) return NULL;
+    while (found > end && !by_end_hashes(found - 1, run)) found--;
+    for (; found < end + n && !by_end_hashes(found, run); found++)
+        if (strcmp(text[found->text].sha256, text[run->text].sha256)) return found;
+    return NULL;
+}
+
+long lineage_shared_end(const lineage_split *text, size_t n_text, size_t *learnt, size_t *held, dw_err *err) {
+    size_t n;
+    long shared = 0;
+    end_run *end = list_ends(text, n_text, &n, err);
+    if (!end) return -1;
+    for (size_t t = 0; t < n_text && !shared; t++)
+        for (size_t at = 0; at + LEAK_BLOCKS * BLOCK <= text[t].n_train && !shared; at += BLOCK) {
+            const end_run run = run_at(text, t, at), *found = find_end(end, n, &run, text);
+            if (!found) continue;
+            const lineage_split *other = &text[found->text];
+            while (at + (size_t)shared < text[t].n_train && found->at + (size_t)shared < other->n &&
+                   text[t].id[at + (size_t)shared] == other->id[found->at + (size_t)shared])
+                shared++;
+            *learnt = t, *held = found->text;
+        }
+    free(end);
+    return shared;
+}
+
 /* Why the evaluation text leaks from this calibration text; NULL: it does not. */
 static char *leak_of(const json_t *text, const char *tool_name, const char *sha256, const windows *w, dw_err *err) {
     const char *name = text_of(text, "name");

@@ -10,9 +10,10 @@
  *     u32 n_texts, each: 32 bytes SHA-256 of the file; u32 first window, from 1; u32 n_windows
  *     u32 n_columns, each: u32 length, its name; f64 for each window of all texts, text after text
  *
- * All numbers are little endian.  Columns: tokens, nll, base_nll, kl, agree (tokens with the base's likeliest token), ids
- * (measure_ids_number of the window's text); unknown columns are passed over.  Of records with the same `how` and the same texts the last one counts.  The file is
- * replaced as a whole, before the rows are, so after any end each row that is there has its sums. */
+ * All numbers are little endian.  Columns: tokens, nll, base_nll, kl, agree (tokens with the base's likeliest token),
+ * ids (measure_ids_number of the window's text); unknown columns are passed over.  Of records with the same `how` and the
+ * same texts the last one counts.  The file is replaced as a whole, before the rows are, so after any end each row that
+ * is there has its sums. */
 #ifndef MEASURE_SUMS_H
 #define MEASURE_SUMS_H
 

@@ -593,17 +593,25 @@ static bool is_repeated(const exp_rows *r, const size_t *member, size_t n, int c
     return sort_unique(cells, n) < n;
 }
 
-/* Joins rows that trained for any time, unless that would join one seed with itself: then the time was the treatment. */
-static void take_line(exp_lines *s, const exp_rows *r, bool *keep, const line_key key[2], int join, const char **cells,
-                      size_t i) {
+/* Takes row i, and with a key all that equal it there. */
+static void take_line(exp_lines *s, const exp_rows *r, bool *keep, const line_key *key, size_t i) {
     exp_line *line = &s->line[s->n];
     size_t *member = s->n ? (size_t *)s->line[s->n - 1].row + s->line[s->n - 1].n : s->member;
     *line = (exp_line){.row = member, .n = 1};
     member[0] = i;
-    if (join >= 0) line->n = find_members(member, r, keep, &key[0], i);
-    if (is_repeated(r, member, line->n, join, cells)) line->n = find_members(member, r, keep, &key[1], i);
+    if (key) line->n = find_members(member, r, keep, key, i);
     for (size_t k = 0; k < line->n; k++) keep[member[k]] = false;
     s->n++;
+}
+
+/* Joins the rows that equal row i and trained for any time, unless that would join one seed with itself: then the time
+ * was the treatment.  group, cells: room for all rows. */
+static void join_lines(exp_lines *s, const exp_rows *r, bool *keep, const line_key key[2], int join, size_t *group,
+                       const char **cells, size_t i) {
+    const size_t n = find_members(group, r, keep, &key[0], i);
+    const line_key *by = &key[is_repeated(r, group, n, join, cells)];
+    for (size_t k = 0; k < n; k++)
+        if (keep[group[k]]) take_line(s, r, keep, by, group[k]);
 }
 
 static void mark_dense(exp_lines *s, const exp_rows *r) {
@@ -657,19 +665,28 @@ static int make_key(line_key *key, const exp_rows *r, const bool *keep, const ch
     return 0;
 }
 
-static int take_lines(exp_lines *s, const exp_rows *r, bool *keep, int join, dw_err *err) {
+static int take_joined(exp_lines *s, const exp_rows *r, bool *keep, int join, dw_err *err) {
     line_key key[2] = {{0}};
     const char **cells = dw_alloc(r->n_rows, sizeof *cells, "rows", err);
-    int rc = cells ? 0 : -1;
-    for (int k = 0; k < 2 && join >= 0 && !rc; k++) rc = make_key(&key[k], r, keep, r->column[join], k, err);
+    size_t *group = dw_alloc(r->n_rows, sizeof *group, "rows", err);
+    int rc = cells && group ? 0 : -1;
+    for (int k = 0; k < 2 && !rc; k++) rc = make_key(&key[k], r, keep, r->column[join], k, err);
     for (size_t i = 0; i < r->n_rows && !rc; i++)
-        if (keep[i]) take_line(s, r, keep, key, join, cells, i);
+        if (keep[i]) join_lines(s, r, keep, key, join, group, cells, i);
     for (int k = 0; k < 2; k++) {
         free(key[k].has);
         free(key[k].of);
     }
+    free(group);
     free(cells);
     return rc;
+}
+
+static int take_lines(exp_lines *s, const exp_rows *r, bool *keep, int join, dw_err *err) {
+    if (join >= 0) return take_joined(s, r, keep, join, err);
+    for (size_t i = 0; i < r->n_rows; i++)
+        if (keep[i]) take_line(s, r, keep, NULL, i);
+    return 0;
 }
 
 static int make_lines(exp_lines *s, const exp_rows *r, const exp_choice *c, bool *keep, dw_err *err) {

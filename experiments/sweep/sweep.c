@@ -46,8 +46,8 @@ static const opt_row rows[] = {
     {"memory", 0, OPT_BYTES, OPT_NO_BYTE, &o.memory, "0", "SIZE",
      "memory of all jobs together, which bounds the jobs at once; 0: what this machine has left"},
     {"keep", 0, OPT_CHOICE, 0, &o.keep, "best", "WHICH",
-     "models that stay when they are scored; best: those whose verdict is keep; there: all, and no warning tells of "
-     "those that an earlier run removed",
+     "models that stay when they are scored; best: those whose verdict is keep or -; there: all, and no warning tells "
+     "of those that an earlier run removed",
      OPT_CHOICES(keep_rules)},
     {"controls", 0, OPT_CHOICE, 0, &o.controls, "auto", "WHICH", "auto: add the controls that the grid lacks",
      OPT_CHOICES(control_choices)},
