@@ -35,9 +35,9 @@
  * packs them to 8 bits for quantized weights.  `bf16` rounds weights of every type, and inputs, to one BF16, as models in
  * bfloat16 do, where the CPU multiplies BF16 (amx, AVX512_BF16).
  *
- * Attention is F32.  But where the precision holds, the factors of its products are one BF16 with `bf16`; with the others,
- * at level amx, sums of two, unless the session is exact and its precision `split`.  A sequence with one token in a pass
- * has F32 in sessions that are not exact, where at most 16 heads share a KV head. */
+ * Attention is F32, with two exceptions where the precision holds.  With `bf16` the factors of its products are one BF16.
+ * At level amx they are sums of two with the other precisions; not in exact sessions with `split`.  A token that is alone
+ * in its sequence's pass has F32 in sessions that are not exact, where at most 16 heads share a KV head. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 

@@ -71,7 +71,7 @@ const exp_column exp_columns[] = {
     {"tool", AT(tool), 0, "last step of the lineage"},
     {"metric", AT(metric), 0, "that ranked the neurons; this column and those below tell what the last step that has such an option was given, or what its plan says"},
     {"rate", AT(rate), 0, "fraction of neurons to be removed"},
-    {"rate_reached", AT(rate_reached), 0, "fraction of the neurons of layers that stay removed, by all cuts"},
+    {"rate_reached", AT(rate_reached), 0, "fraction of neurons that all cuts removed, of the layers that stay"},
     {"group", AT(group), 0, "neurons cut or gated together"},
     {"allocate", AT(allocate), 0, "how the rate was spread over layers"},
     {"layers_dropped", AT(layers_dropped), 0, "layers that were dropped as a whole, of how many, by all cuts"},

@@ -66,9 +66,10 @@ static int best_first(const void *a, const void *b) {
 
 void predict_tally_sort(predict_scored *s, size_t n) { qsort(s, n, sizeof *s, best_first); }
 
-typedef struct reach { // of the first n sorted scores, of which the last `n_tied` are equal
+/* The best n scores.  The last n_tied of them are equal, and no other score equals these. */
+typedef struct reach {
     size_t n, n_tied;
-    double worth, tied; // of all, and of the equal ones
+    double worth, tied; // of all n; of the last n_tied
 } reach;
 
 /* As few as are worth `wanted`. */

@@ -51,8 +51,7 @@ static const opt_row rows[] = {
      "or: a token takes N microseconds at most, measured here on -t threads; for uniform and sensitivity", .min = 0,
      .max = 1e12},
     {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "TYPES",
-     "fit widths to the types that a later requant --mixture or --type gives, and count --bytes in them; a name that "
-     "is "
+     "fit widths to the types that a later requant --mixture or --type gives, and count --bytes in them; a name of "
      "both is the mixture",
      OPT_CHOICES(as_names)},
     {"output-type", 0, OPT_CHOICE, 0, &o.output_type, NULL, "TYPE",

@@ -1461,7 +1461,7 @@ static void variables_in_columns(void) {
           "%s", test_run_output());
 }
 
-/* Rows of n models, of which the second is a little worse than the first. */
+/* Rows of n models.  The second model is a little worse than the first. */
 static void write_models(const char *path, int first, int n) {
     FILE *f = fopen(path, "w");
     REQUIRE(f);

@@ -381,8 +381,7 @@ int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
     const size_t n = json_array_size(l->steps);
     size_t n_last;
     char *last = dump(l->step, JSON_COMPACT, &n_last, err);
-    json_t *read_back = last ? parse_text(last, n_last, n, err)
-                             : NULL; // a model whose lineage cannot be read is of no use
+    json_t *read_back = last ? parse_text(last, n_last, n, err) : NULL; // no model gets a lineage that cannot be read
     dw_str *steps = read_back ? dw_alloc(n + 1, sizeof *steps, "the lineage", err) : NULL;
     if (steps) {
         for (size_t i = 0; i < n; i++) {
@@ -696,7 +695,7 @@ static end_run run_at(const lineage_split *text, size_t t, size_t at) {
     return run;
 }
 
-/* Every run of every end, sorted, those that a text repeats once; *n of them; free(). */
+/* The runs of all ends, sorted.  A run that one end repeats is there once.  *n: how many there are; free(). */
 static end_run *list_ends(const lineage_split *text, size_t n_text, size_t *n, dw_err *err) {
     size_t most = 0, n_all = 0;
     for (size_t t = 0; t < n_text; t++) most += text[t].n - text[t].n_train;

@@ -88,13 +88,13 @@ int lineage_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err);
  * Texts of the file sha256, from which the ids come, are left out. */
 long lineage_shared_run(const struct kit_stats_text *text, size_t n_text, const char sha256[65], const int32_t *ids,
                         size_t n, size_t *which, dw_err *err);
-/* Of n_text texts, whose tokens before n_train are learnt from and whose ends measure: tokens of a run, by the same rule,
- * that one text (*learnt) learns from and another file (*held) holds out; 0: there is none; -1: an error. */
-typedef struct lineage_split {
+typedef struct lineage_split { // a text: its tokens before n_train are learnt from, its end only measures
     const int32_t *id; // n
     size_t n, n_train;
     const char *sha256; // of the file
 } lineage_split;
+/* Tokens of the first run, of 48 or more, that text *learnt learns from and text *held, of another file, has in its end.
+ * 0: there is none; -1: an error. */
 long lineage_shared_end(const lineage_split *text, size_t n_text, size_t *learnt, size_t *held, dw_err *err);
 /* Calls fn for every step, oldest first.  A step is a JSON object of jansson, which has tool and args. */
 struct json_t;

@@ -1,7 +1,8 @@
 /* predictions.h - the predictions of a base model for texts, stored so that other models can be compared with it.
  *
  * File, little endian:
- *   8 bytes "dw-base3"; the reader takes "dw-base2", which lacks what is marked (3), and "dw-base1", which also lacks (2)
+ *   8 bytes "dw-base3"; the reader also takes "dw-base2", which lacks what is marked (3), and "dw-base1", which lacks
+ *   what is marked (2) and (3)
  *   header  u32 bytes raw, u32 bytes packed, a zstd frame:
  *             model: u32 length, its file's name; 32 bytes SHA-256 of the file
  *             vocabulary: u32 n_vocab; 32 bytes measure_vocab_hash
