@@ -63,7 +63,7 @@ static void work(const bench *b, int ith, int n_threads) {
                                       .n_cols = b->n_cols,
                                       .y = b->y + (size_t)ith * PIECE * DW_DOT_MAX_COLS,
                                       .y_stride = PIECE,
-                                      .reach = dw_reach_of(b->kernel->level, b->kernel->type, b->n)});
+                                      .reach = dw_reach_of(b->kernel->level, (dw_row_kind){b->kernel->type, b->n, b->bytes > DW_CACHED})});
     }
 }
 

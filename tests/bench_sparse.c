@@ -100,6 +100,7 @@ static int make_weights(bench *b, const dw_qtype_row *type, int n_embd, int n_ff
     dw_layout l = {0};
     lay_out(b, &l, type, n_embd, n_ff);
     if (dw_pages_new(&b->weights, l.used, true, err)) return -1;
+    b->net.from_memory = l.used > DW_CACHED;
     l = (dw_layout){.base = b->weights.data};
     lay_out(b, &l, type, n_embd, n_ff);
     for (int i = 0; i < b->net.hp.n_layer; i++) {

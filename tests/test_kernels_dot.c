@@ -48,7 +48,7 @@ static const struct {
 };
 
 /* Multiplies ROWS random rows with n_cols columns that are `size` large, and compares. */
-static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size_t gap) {
+static void compare_read(const dw_dot_kernel *k, int n, int n_cols, double size, size_t gap, dw_reach reach) {
     const dw_qtype_row *t = dw_qtype_get(k->type);
     dw_rng rng;
     dw_rng_seed(&rng, (uint64_t)(n * 8 + n_cols));
@@ -64,7 +64,7 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
         dw_act_pack(k->level, k->form, x[c], n, act.data + (size_t)c * act_stride);
     }
     k->rows(&(dw_dot_job){w.data, stride, ROWS, n, act.data, act_stride, n_cols, y[0], ROWS,
-                          dw_reach_of(k->level, k->type, n)});
+                          reach});
     double off_packed = 0, off_exact = 0, all = 0;
     for (int r = 0; r < ROWS; r++) {
         t->decode(w.data + (size_t)r * stride, decoded, (size_t)n);
@@ -80,7 +80,7 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
             off_packed += pow(y[c][r] - packed, 2), off_exact += pow(y[c][r] - exact, 2);
             float alone;
             k->rows(&(dw_dot_job){w.data + (size_t)r * stride, stride, 1, n, act.data + (size_t)c * act_stride,
-                                  act_stride, 1, &alone, 1, dw_reach_of(k->level, k->type, n)});
+                                  act_stride, 1, &alone, 1, reach});
             CHECK(!memcmp(&alone, &y[c][r], sizeof alone), "%s: row %d alone %.9g, with others %.9g",
                   text_of(k, n, n_cols), r, (double)alone, (double)y[c][r]);
         }
@@ -89,6 +89,13 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
     CHECK(packed <= bounds[k->form].packed, "%s, size %g: %.3g from the packed", text_of(k, n, n_cols), size, packed);
     CHECK(exact <= bounds[k->form].exact, "%s, size %g: %.3g from the exact", text_of(k, n, n_cols), size, exact);
     unguard(&w), unguard(&act);
+}
+
+/* As this machine reads rows, and as others may. */
+static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size_t gap) {
+    const dw_reach reach[] = {dw_reach_of(k->level, (dw_row_kind){k->type, n, false}),
+                              {.first = 4096, .second = 8192, .few_sums = true, .one_by_one = true}};
+    for (int i = 0; i < 2; i++) compare_read(k, n, n_cols, size, gap, reach[i]);
 }
 
 static void every_usable(void (*check)(const dw_dot_kernel *k)) {
@@ -318,7 +325,7 @@ static void amx_needs_all(void) {
 static void found(void) {
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++)
         for (int l = 0; l < DW_N_LEVELS; l++) {
-            const dw_dot_kernel *k = dw_dot_find((dw_level)l, t->id);
+            const dw_dot_kernel *k = dw_dot_find((dw_level)l, (dw_row_kind){t->id, 256, false});
             REQUIRE(k, "%s at %s", t->name, dw_level_names[l]);
             CHECK(k->type == t->id && k->level <= (dw_level)l &&
                       (l > DW_AVX512 || k->level == (dw_level)l || !k->level),

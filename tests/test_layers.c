@@ -513,7 +513,7 @@ static void precision(void) {
         CHECK(dw_gemm_form_of(DW_PORTABLE, t, DW_PRECISION_INT8, 1) == DW_GEMM_F32, "%s", t->name);
         for (dw_level l = DW_AVX2; l <= DW_AVX512; l++) { // as in decode
             if (!dw_level_usable(l)) continue;
-            const bool has_bytes = dw_dot_find(l, t->id)->form != DW_ACT_F32;
+            const bool has_bytes = dw_dot_find(l, (dw_row_kind){t->id, 256, false})->form != DW_ACT_F32;
             CHECK(dw_gemm_form_of(l, t, DW_PRECISION_INT8, DW_GEMM_TOKENS) == (has_bytes ? DW_GEMM_INT8 : DW_GEMM_F32), "%s", t->name);
             CHECK(dw_gemm_form_of(l, t, DW_PRECISION_SPLIT, DW_GEMM_TOKENS) == DW_GEMM_F32, "%s", t->name);
         }

@@ -34,7 +34,8 @@ enum { ROWS_AHEAD = 2 };
 void dw_dot_rows(dw_vectors *v, const dw_tensor *w, dw_rows rows, float *y, size_t ldy) {
     const int32_t *list = rows.list;
     const int first = rows.first, n_rows = rows.n;
-    const dw_dot_kernel *kernel = dw_dot_find(v->s->level, w->type->id);
+    const dw_row_kind kind = {w->type->id, v->n, v->s->p->net->from_memory};
+    const dw_dot_kernel *kernel = dw_dot_find(v->s->level, kind);
     const size_t stride = dw_act_bytes(kernel->form, v->n), row_bytes = dw_tensor_row_bytes(w);
     if (!v->packed[kernel->form]) {
         for (int c = 0; c < v->n_cols; c++)
@@ -48,7 +49,7 @@ void dw_dot_rows(dw_vectors *v, const dw_tensor *w, dw_rows rows, float *y, size
                       .act_stride = stride,
                       .n_cols = v->n_cols,
                       .y_stride = ldy,
-                      .reach = dw_reach_of(v->s->level, w->type->id, v->n)};
+                      .reach = dw_reach_of(v->s->level, kind)};
     int asked = 0;
     for (int r = 0, run; r < n_rows; r += run) { // a run of consecutive rows is one call
         const int row = list ? list[first + r] : first;

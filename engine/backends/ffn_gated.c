@@ -180,7 +180,9 @@ static void add_block(dw_walk *k) {
 static void prefetch_block(const dw_walk *k) {
     const dw_tensor *w = k->predicted ? &k->gate : &k->up;
     const size_t row_bytes = dw_tensor_row_bytes(w), n_bytes = row_bytes * DW_WALK_BLOCK;
-    const size_t ahead = (size_t)dw_reach_of(k->s->level, w->type->id, k->s->p->net->hp.n_embd).second;
+    const dw_net *net = k->s->p->net;
+    const dw_row_kind kind = {w->type->id, net->hp.n_embd, net->from_memory};
+    const size_t ahead = (size_t)dw_reach_of(k->s->level, kind).second;
     if (k->block[DW_WALK_BLOCK - 1] - k->block[0] != DW_WALK_BLOCK - 1) return;
     dw_prefetch(w->data + (size_t)k->block[0] * row_bytes, n_bytes < ahead ? n_bytes : ahead);
 }

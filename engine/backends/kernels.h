@@ -51,14 +51,23 @@ typedef enum dw_act_form {
     DW_N_ACT_FORMS
 } dw_act_form;
 
-/* How a stream of weights is read.  What is best depends on the CPU's maker, the type and the length of rows
- * (kernels_dot.h). */
+/* Rows of n values; from_memory: of more weights than a cache holds. */
+typedef struct dw_row_kind {
+    dw_qtype type;
+    int n;
+    bool from_memory;
+} dw_row_kind;
+
+/* How a stream of weights is read.  What is best depends on the CPU's maker and the kind of rows (kernels_dot.h). */
 typedef struct dw_reach {
     int first, second; // bytes ahead of the current ones that are prefetched into the first-level cache and the second
     bool few_sums;     // 128 bytes of F16 or BF16 take a chain of four additions, not of one or two
+    bool one_by_one;   // rows of at most 1,024 values, too
 } dw_reach;
-/* Of rows of n values, for a level that dw_level_choose or dw_level_usable has answered about. */
-dw_reach dw_reach_of(dw_level level, dw_qtype type, int n);
+/* For a level that dw_level_choose or dw_level_usable has answered about. */
+dw_reach dw_reach_of(dw_level level, dw_row_kind rows);
+/* True where dw_dot_vbmi's rows are usable, and faster than level avx512's. */
+bool dw_rows_with_vbmi(dw_level level, dw_row_kind rows);
 
 /* y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS. */
 typedef struct dw_dot_job {
@@ -86,9 +95,9 @@ extern const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NU
 extern const dw_dot_kernel dw_dot_vbmi[DW_QTYPE_END];
 /* The plain kernel of every type: rows are decoded and multiplied as F32 (levels above AVX-512: rows NULL). */
 extern const dw_dot_kernel dw_dot_decoded[DW_N_LEVELS][DW_QTYPE_END];
-/* The type's kernel of this level or below (with VBMI, if there is one), or the plain one; never NULL for a type in
+/* The kernel of this level or below, with VBMI where that is faster, or the plain one; never NULL for a type in
  * dw_qtypes. */
-const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type);
+const dw_dot_kernel *dw_dot_find(dw_level level, dw_row_kind rows);
 size_t dw_act_bytes(dw_act_form form, int n); // of one packed vector, padded to 64
 /* Packing DW_ACT_INT8_LANES needs level avx2 or above, DW_ACT_INT8_QUARTERS and .._PIECES avx512. */
 void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act);

@@ -365,8 +365,9 @@ static const dw_dot_kernel *find(const dw_dot_kernel table[][DW_QTYPE_END], dw_l
     return NULL;
 }
 
-const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type) {
-    if (dw_dot_vbmi[type].rows && dw_level_has_vbmi(level)) return &dw_dot_vbmi[type];
+const dw_dot_kernel *dw_dot_find(dw_level level, dw_row_kind rows) {
+    const dw_qtype type = rows.type;
+    if (dw_dot_vbmi[type].rows && dw_rows_with_vbmi(level, rows)) return &dw_dot_vbmi[type];
     const dw_dot_kernel *own = find(dw_dot_kernels, level, type);
     return own ? own : find(dw_dot_decoded, level, type);
 }

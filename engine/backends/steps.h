@@ -10,7 +10,7 @@
  *     dw_backend (backends.c)              all entries are dw_on_pool_* (run_on_pool.c)
  *       -> dw_steps, dw_steps_cpu or _ref  a way for few tokens, one for many (dw_way)
  *         -> a step of the way: qkv, attend, ..   or of the layer's FFN operator: neurons, down (ffn_ops.h)
- *           -> few: dw_dot_rows -> dw_dot_find(level, type) -> kernels_dot_LEVEL.c
+ *           -> few: dw_dot_rows -> dw_dot_find(level, rows) -> kernels_dot_LEVEL.c
  *              many: rows_into -> dw_gemm_rows -> kernels_gemm.c
  *
  * dw_session_eval ends with normed rows of the residual; dw_session_logits multiplies them by the output matrix.
