@@ -62,7 +62,7 @@ typedef struct dw_row_kind {
 typedef struct dw_reach {
     int first, second; // bytes ahead of the current ones that are prefetched into the first-level cache and the second
     bool few_sums;     // 128 bytes of F16 or BF16 take a chain of four additions, not of one or two
-    bool one_by_one;   // rows of at most 1,024 values, too
+    bool one_by_one;   // rows, also short and long ones that are otherwise taken together
 } dw_reach;
 /* For a level that dw_level_choose or dw_level_usable has answered about. */
 dw_reach dw_reach_of(dw_level level, dw_row_kind rows);
