@@ -16,7 +16,7 @@ typedef __m256 vf;
 typedef int32_t vi __attribute__((vector_size(32)));
 
 #define WORDS(type) (type == DW_Q6_K ? 2 : has_scale_of_16(type) || !(has_four_bits(type) || is_signed(type)) ? 4 : 8)
-#define ROWS(type) 4
+#define ROWS(type, n_vec) 4
 
 INLINE vf load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void store(float *p, vf v) { _mm256_storeu_ps(p, v); }
