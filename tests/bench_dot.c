@@ -54,16 +54,17 @@ static void work(const bench *b, int ith, int n_threads) {
     const size_t n_rows = b->bytes / row_bytes / (size_t)n_threads, first = n_rows * (size_t)ith;
     for (size_t r = first; r < first + n_rows; r += PIECE) { // y is one small piece for each thread
         const int here = (int)(first + n_rows - r < PIECE ? first + n_rows - r : PIECE);
-        b->kernel->rows(&(dw_dot_job){.w = b->weights + r * row_bytes,
-                                      .row_bytes = row_bytes,
-                                      .n_rows = here,
-                                      .n = b->n,
-                                      .act = b->act,
-                                      .act_stride = dw_act_bytes(b->kernel->form, b->n),
-                                      .n_cols = b->n_cols,
-                                      .y = b->y + (size_t)ith * PIECE * DW_DOT_MAX_COLS,
-                                      .y_stride = PIECE,
-                                      .reach = dw_reach_of(b->kernel->level, (dw_row_kind){b->kernel->type, b->n, b->bytes > DW_CACHED})});
+        b->kernel->rows(&(dw_dot_job){
+            .w = b->weights + r * row_bytes,
+            .row_bytes = row_bytes,
+            .n_rows = here,
+            .n = b->n,
+            .act = b->act,
+            .act_stride = dw_act_bytes(b->kernel->form, b->n),
+            .n_cols = b->n_cols,
+            .y = b->y + (size_t)ith * PIECE * DW_DOT_MAX_COLS,
+            .y_stride = PIECE,
+            .reach = dw_reach_of(b->kernel->level, (dw_row_kind){b->kernel->type, b->n, b->bytes > DW_CACHED})});
     }
 }
 

@@ -111,7 +111,8 @@ static void run_type(bench *b, const dw_qtype_row *t, int n_rounds) {
     const dw_gemm_form split = dw_gemm_form_of(level, t, DW_PRECISION_SPLIT, b->n_tokens),
                        rounded = dw_gemm_form_of(level, t, DW_PRECISION_ROUNDED, b->n_tokens),
                        bf16 = dw_gemm_form_of(level, t, DW_PRECISION_BF16, b->n_tokens),
-                       bytes = dw_gemm_form_of(level > DW_AVX512 ? DW_AVX512 : level, t, DW_PRECISION_INT8, b->n_tokens);
+                       bytes = dw_gemm_form_of(level > DW_AVX512 ? DW_AVX512 : level, t, DW_PRECISION_INT8,
+                                               b->n_tokens);
     run_form(b, t, split, n_rounds);
     if (rounded != split) run_form(b, t, rounded, n_rounds);
     if (bf16 != split && bf16 != rounded) run_form(b, t, bf16, n_rounds);

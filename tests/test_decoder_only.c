@@ -140,7 +140,8 @@ static void no_encoder(void) {
     for (const dw_qtype_name *e = dw_encodable_names; e->name; e++) CHECK(strcmp(e->name, "TWIN") != 0);
     for (dw_level l = 0; l < DW_N_LEVELS; l++) {
         CHECK(!dw_dot_kernels[l][DW_TWIN].rows && !dw_axpy_kernels[l][DW_TWIN].rows);
-        CHECK(dw_dot_find(l, (dw_row_kind){DW_TWIN, 256, false})->rows && dw_axpy_find(l, DW_TWIN)->rows, "%s", dw_level_names[l]);
+        CHECK(dw_dot_find(l, (dw_row_kind){DW_TWIN, 256, false})->rows && dw_axpy_find(l, DW_TWIN)->rows, "%s",
+              dw_level_names[l]);
     }
 }
 

@@ -63,8 +63,7 @@ static void compare_read(const dw_dot_kernel *k, int n, int n_cols, double size,
         for (int i = 0; i < n; i++) x[c][i] = (float)(size * dw_rng_normal(&rng));
         dw_act_pack(k->level, k->form, x[c], n, act.data + (size_t)c * act_stride);
     }
-    k->rows(&(dw_dot_job){w.data, stride, ROWS, n, act.data, act_stride, n_cols, y[0], ROWS,
-                          reach});
+    k->rows(&(dw_dot_job){w.data, stride, ROWS, n, act.data, act_stride, n_cols, y[0], ROWS, reach});
     double off_packed = 0, off_exact = 0, all = 0;
     for (int r = 0; r < ROWS; r++) {
         t->decode(w.data + (size_t)r * stride, decoded, (size_t)n);

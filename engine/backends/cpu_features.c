@@ -113,7 +113,8 @@ bool dw_level_usable(dw_level level) {
 static dw_reach far_reach_of_zen_5(dw_row_kind rows) {
     enum { MOST_ACT = 24 << 10, MOST_SHORT = 384 };
     const bool is_packed = dw_qtype_block(rows.type) > 1, is_16_bit = rows.type == DW_F16 || rows.type == DW_BF16;
-    dw_reach reach = {.second = 16384, .one_by_one = dw_qtype_row_bytes(dw_qtype_get(rows.type), (size_t)rows.n) > MOST_SHORT};
+    dw_reach reach = {.second = 16384,
+                      .one_by_one = dw_qtype_row_bytes(dw_qtype_get(rows.type), (size_t)rows.n) > MOST_SHORT};
     if (dw_act_bytes(is_packed ? DW_ACT_INT8 : DW_ACT_F32, rows.n) > MOST_ACT)
         reach.first = 4096, reach.second = 8192, reach.few_sums = is_16_bit;
     return reach;
@@ -130,7 +131,8 @@ dw_reach dw_reach_of(dw_level level, dw_row_kind rows) {
 }
 
 bool dw_rows_with_vbmi(dw_level level, dw_row_kind rows) {
-    const bool is_split = rows.type == DW_Q4_0 || rows.type == DW_Q4_1 || rows.type == DW_Q5_0 || rows.type == DW_IQ4_NL;
+    const bool is_split = rows.type == DW_Q4_0 || rows.type == DW_Q4_1 || rows.type == DW_Q5_0 ||
+                          rows.type == DW_IQ4_NL;
     return dw_level_has_vbmi(level) && !(maker == ZEN_5 && rows.from_memory && is_split);
 }
 

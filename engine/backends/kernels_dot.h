@@ -139,8 +139,8 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *            by the size of the model (DW_CACHED).
  *            Taken together, rows are slower from memory, so they are read one by one: of 1,024 values Q8_0 0.99
  *            instead of 0.82, Q4_0 0.92 instead of 0.74; the 7B in Q4_K, whose long rows are pairs with VBMI elsewhere,
- *            decodes at 1.12 instead of 1.05 of the speed before.  Q4_0, Q4_1, Q5_0 and IQ4_NL are read without VBMI, whose loads cross lines:
- *            1.05, 1.01, 1.04 and 1.04 instead of at most 0.83, 0.94, 1.00 and 0.87.
+ *            decodes at 1.12 instead of 1.05 of the speed before.  Q4_0, Q4_1, Q5_0 and IQ4_NL are read without VBMI,
+ *            whose loads cross lines: 1.05, 1.01, 1.04 and 1.04 instead of at most 0.83, 0.94, 1.00 and 0.87.
  *     Zen 3  768 bytes into the first level beside none (AVX2): 0.98 to 1.00.  The code below then prefetches the
  *            current bytes, which costs nothing clear (Q4_0 from L3 22.0 GB/s with it, 21.6 without).
  *
