@@ -5,7 +5,8 @@
  * Timed: all threads, each over its part of one matrix as large as -m, activations packed before.  The clock is the
  * threads' CPU time, so that other work on the machine disturbs less: rate = bytes * threads / sum of their CPU
  * seconds.  The reading loop and all kernels take turns; a round's share is the kernel's rate / the loop's rate in the
- * same round.  Printed: best rates, median share.  Memory is touched before, so caches hold what fits. */
+ * same round.  Printed: best rates, median share.  Memory is touched before, so caches hold what fits; more than 48 MB are
+ * read as a large model's rows are (DW_CACHED). */
 #include "backends/kernels.h"
 
 #include <math.h>

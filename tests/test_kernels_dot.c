@@ -48,7 +48,8 @@ static const struct {
 };
 
 /* Multiplies ROWS random rows with n_cols columns that are `size` large, and compares. */
-static void compare_read(const dw_dot_kernel *k, int n, int n_cols, double size, size_t gap, dw_reach reach) {
+static void compare_read(const dw_dot_kernel *k, int n, int n_cols, double size, size_t gap, dw_reach reach,
+                         float y[][ROWS]) {
     const dw_qtype_row *t = dw_qtype_get(k->type);
     dw_rng rng;
     dw_rng_seed(&rng, (uint64_t)(n * 8 + n_cols));
@@ -57,7 +58,7 @@ static void compare_read(const dw_dot_kernel *k, int n, int n_cols, double size,
     guarded w = guard((ROWS - 1) * stride + row_bytes), act = guard((size_t)n_cols * act_stride);
     random_weights(&rng, t, w.data, row_bytes);
     for (int r = 0; r < ROWS; r++) random_weights(&rng, t, w.data + (size_t)r * stride, row_bytes);
-    static float x[DW_DOT_MAX_COLS][MAX_N], decoded[MAX_N], y[DW_DOT_MAX_COLS][ROWS];
+    static float x[DW_DOT_MAX_COLS][MAX_N], decoded[MAX_N];
     static double back[MAX_N];
     for (int c = 0; c < n_cols; c++) {
         for (int i = 0; i < n; i++) x[c][i] = (float)(size * dw_rng_normal(&rng));
@@ -90,11 +91,17 @@ static void compare_read(const dw_dot_kernel *k, int n, int n_cols, double size,
     unguard(&w), unguard(&act);
 }
 
-/* As this machine reads rows, and as others may. */
+/* In all ways of reading rows.  Whether they are taken together does not change a bit. */
 static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size_t gap) {
-    const dw_reach reach[] = {dw_reach_of(k->level, (dw_row_kind){k->type, n, false}),
-                              {.first = 4096, .second = 8192, .few_sums = true, .one_by_one = true}};
-    for (int i = 0; i < 2; i++) compare_read(k, n, n_cols, size, gap, reach[i]);
+    for (int few_sums = 0; few_sums < (dw_qtype_get(k->type)->block == 1 ? 2 : 1); few_sums++) {
+        static float y[2][DW_DOT_MAX_COLS][ROWS];
+        const dw_reach together = {.first = 768, .second = 8192, .few_sums = few_sums},
+                       one_by_one = {
+                           .first = few_sums ? 4096 : 0, .second = 16384, .few_sums = few_sums, .one_by_one = true};
+        compare_read(k, n, n_cols, size, gap, together, y[0]);
+        compare_read(k, n, n_cols, size, gap, one_by_one, y[1]);
+        CHECK(!memcmp(y[0], y[1], (size_t)n_cols * sizeof y[0][0]), "%s: one by one", text_of(k, n, n_cols));
+    }
 }
 
 static void every_usable(void (*check)(const dw_dot_kernel *k)) {
@@ -321,10 +328,31 @@ static void amx_needs_all(void) {
     CHECK(!dw_level_runs_on(DW_AVX2, &(dw_cpu_words){0}) && dw_level_runs_on(DW_PORTABLE, &(dw_cpu_words){0}));
 }
 
+/* Zen 5 reads rows of large models without prefetches into the first-level cache, but where activations fill it. */
+static void read_on_zen_5(void) {
+    const dw_row_kind q4_0 = {DW_Q4_0, 3584, true}, long_q4_0 = {DW_Q4_0, 18944, true}, tiny = {DW_Q4_0, 512, true},
+                      f16 = {DW_F16, 2048, true}, long_f16 = {DW_F16, 8960, true}, near = {DW_F16, 8960, false};
+    const dw_reach of[] = {dw_reach_on(DW_ZEN_5, DW_AVX2, q4_0),     dw_reach_on(DW_ZEN_5, DW_AVX2, long_q4_0),
+                           dw_reach_on(DW_ZEN_5, DW_AVX2, tiny),     dw_reach_on(DW_ZEN_5, DW_AVX2, f16),
+                           dw_reach_on(DW_ZEN_5, DW_AVX2, long_f16), dw_reach_on(DW_ZEN_5, DW_AVX2, near)};
+    static const struct {
+        int first, second;
+        bool few_sums, one_by_one;
+    } want[] = {{0, 16384, false, true}, {4096, 8192, false, true}, {0, 16384, false, false},
+                {0, 16384, false, true}, {4096, 8192, true, true},  {768, 8192, false, false}};
+    for (int i = 0; i < 6; i++)
+        CHECK(of[i].first == want[i].first && of[i].second == want[i].second && of[i].few_sums == want[i].few_sums &&
+                  of[i].one_by_one == want[i].one_by_one,
+              "%d: %d, %d, %d, %d", i, of[i].first, of[i].second, of[i].few_sums, of[i].one_by_one);
+}
+
 static void found(void) {
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++)
         for (int l = 0; l < DW_N_LEVELS; l++) {
-            const dw_dot_kernel *k = dw_dot_find((dw_level)l, (dw_row_kind){t->id, 256, false});
+            const dw_dot_kernel *k = dw_dot_find((dw_level)l, (dw_row_kind){t->id, 256, false}),
+                                *far = dw_dot_find((dw_level)l, (dw_row_kind){t->id, 4096, true});
+            REQUIRE(far && far->level == k->level && (far == k || far == &dw_dot_kernels[far->level][t->id]), "%s",
+                    t->name);
             REQUIRE(k, "%s at %s", t->name, dw_level_names[l]);
             CHECK(k->type == t->id && k->level <= (dw_level)l &&
                       (l > DW_AVX512 || k->level == (dw_level)l || !k->level),
@@ -338,6 +366,7 @@ static const test_case cases[] = {
     {"a level is in force only where the machine has it", levels},
     {"amx needs AVX512_BF16, AMX_INT8 and saved tiles; some rows need AVX512_VBMI", amx_needs_all},
     {"every type has a row at every level", found},
+    {"on Zen 5 rows from memory have distances of their own", read_on_zen_5},
     {"all levels pack activations alike, to the nearest step", packing_agrees},
     {"packing changes normal values by half a percent", packing_error},
     {"rows of any length, read to the last byte and no further, equal decoded weights times activations", lengths},

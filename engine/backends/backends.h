@@ -50,8 +50,9 @@ typedef struct dw_layer {
  * (Hendrycks & Gimpel 2016). */
 typedef enum dw_act { DW_SILU, DW_GELU_TANH, DW_RELU, DW_N_ACTS } dw_act;
 
-/* More weights than these are read from memory.  (Systems that share a CPU do not say how much of its cache is theirs.
- * Zen 5, with 32 MB of L3 for eight cores: 25 MB are read with 170 GB/s, 67 MB with 110, 270 MB with 55.) */
+/* More weights than these count as read from memory.  (Systems that share a CPU do not say how much of its cache is
+ * theirs.  Zen 5: 25 MB are read with 170 GB/s, 67 MB with 110, 270 MB with 55; models of 32 and of 112 MB were measured,
+ * none between.) */
 enum { DW_CACHED = 48 << 20 };
 
 typedef struct dw_net {
@@ -59,7 +60,7 @@ typedef struct dw_net {
     dw_act act;
     float embd_scale;                // multiplies rows of token_embd that become the residual; 0 means 1
     bool in_huge_pages;              // the matrices are; the memory of states should be, too
-    bool from_memory;                // the matrices are more than DW_CACHED bytes
+    bool from_memory;                // the weights that a token reads are more than DW_CACHED bytes
     bool rope_neox;                  // pairs (i, i + head_dim/2); else (2i, 2i + 1)
     const float *rope_factor;        // (head_dim/2): divides the frequency of each pair; NULL: all 1
     float rope_magnitude;            // multiplies cos and sin (yarn); 0 means 1

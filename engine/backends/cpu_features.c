@@ -20,7 +20,7 @@ const char *const dw_level_names[DW_N_LEVELS] = {"portable", "avx2", "avx512", "
 
 static bool usable[DW_N_LEVELS] = {[DW_PORTABLE] = true};
 static bool has_bf16_dots, has_vbmi;
-static enum { OTHER, INTEL, ZEN_5 } maker; // ZEN_5: AMD's, and what came after it
+static dw_maker maker;
 
 enum { LEAF7_1_A_AVX512_BF16 = 1 << 5 };
 
@@ -77,9 +77,9 @@ static void ask_maker(void) {
     uint32_t a, b, c, d, version;
     if (!__get_cpuid(0, &a, &b, &c, &d) || !__get_cpuid(1, &version, &a, &a, &a)) return;
     const uint32_t family = (version >> 8 & 15) + (version >> 20 & 255);
-    if (b == signature_INTEL_ebx && c == signature_INTEL_ecx && d == signature_INTEL_edx) maker = INTEL;
+    if (b == signature_INTEL_ebx && c == signature_INTEL_ecx && d == signature_INTEL_edx) maker = DW_INTEL;
     if (b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx && family >= FAMILY_ZEN_5)
-        maker = ZEN_5;
+        maker = DW_ZEN_5;
 }
 
 static void ask_machine(void) {
@@ -109,31 +109,34 @@ bool dw_level_usable(dw_level level) {
     return usable[level];
 }
 
-// Of what Zen 5 reads from memory.  Activations that leave little of the first-level cache to weights have few sums.
-static dw_reach far_reach_of_zen_5(dw_row_kind rows) {
+/* Zen 5, from memory, at all levels (kernels_dot.h).  Activations that fill half of the first-level cache leave little of
+ * it to weights.  Shorter rows than MOST_SHORT bytes are taken together as elsewhere. */
+static dw_reach far_reach_of_zen_5(dw_level level, dw_row_kind rows) {
     enum { MOST_ACT = 24 << 10, MOST_SHORT = 384 };
-    const bool is_packed = dw_qtype_block(rows.type) > 1, is_16_bit = rows.type == DW_F16 || rows.type == DW_BF16;
-    dw_reach reach = {.second = 16384,
-                      .one_by_one = dw_qtype_row_bytes(dw_qtype_get(rows.type), (size_t)rows.n) > MOST_SHORT};
-    if (dw_act_bytes(is_packed ? DW_ACT_INT8 : DW_ACT_F32, rows.n) > MOST_ACT)
-        reach.first = 4096, reach.second = 8192, reach.few_sums = is_16_bit;
+    const size_t row_bytes = dw_qtype_row_bytes(dw_qtype_get(rows.type), (size_t)rows.n);
+    dw_reach reach = {.first = 0, .second = 16384, .one_by_one = row_bytes > MOST_SHORT};
+    if (dw_act_bytes(dw_dot_find(level, rows)->form, rows.n) > MOST_ACT)
+        reach.first = 4096, reach.second = 8192, reach.few_sums = rows.type == DW_F16 || rows.type == DW_BF16;
     return reach;
 }
 
-dw_reach dw_reach_of(dw_level level, dw_row_kind rows) {
+dw_reach dw_reach_on(dw_maker on, dw_level level, dw_row_kind rows) {
     const bool is_packed = dw_qtype_block(rows.type) > 1, is_16_bit = rows.type == DW_F16 || rows.type == DW_BF16;
     const bool is_long = rows.n > 2048; // probably in no cache
-    if (maker == INTEL) return (dw_reach){.first = 2048, .second = 4096};
-    if (maker == ZEN_5) return rows.from_memory ? far_reach_of_zen_5(rows) : (dw_reach){.first = 768, .second = 8192};
+    if (on == DW_INTEL) return (dw_reach){.first = 2048, .second = 4096};
+    if (on == DW_ZEN_5 && rows.from_memory) return far_reach_of_zen_5(level, rows);
+    if (on == DW_ZEN_5) return (dw_reach){.first = 768, .second = 8192};
     if (is_long && is_packed && level >= DW_AVX512)
         return (dw_reach){.first = 2048, .second = rows.type == DW_Q8_0 ? 8192 : 16384};
     return (dw_reach){.first = level >= DW_AVX512 ? 768 : 0, .second = 8192, .few_sums = is_long && is_16_bit};
 }
 
+dw_reach dw_reach_of(dw_level level, dw_row_kind rows) { return dw_reach_on(maker, level, rows); }
+
 bool dw_rows_with_vbmi(dw_level level, dw_row_kind rows) {
     const bool is_split = rows.type == DW_Q4_0 || rows.type == DW_Q4_1 || rows.type == DW_Q5_0 ||
                           rows.type == DW_IQ4_NL;
-    return dw_level_has_vbmi(level) && !(maker == ZEN_5 && rows.from_memory && is_split);
+    return dw_level_has_vbmi(level) && !(maker == DW_ZEN_5 && rows.from_memory && is_split);
 }
 
 bool dw_level_has_bf16(dw_level level) { return level >= DW_AVX512 && dw_level_usable(level) && has_bf16_dots; }

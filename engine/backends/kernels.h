@@ -62,11 +62,13 @@ typedef struct dw_row_kind {
 typedef struct dw_reach {
     int first, second; // bytes ahead of the current ones that are prefetched into the first-level cache and the second
     bool few_sums;     // 128 bytes of F16 or BF16 take a chain of four additions, not of one or two
-    bool one_by_one;   // rows, also short and long ones that are otherwise taken together
+    bool one_by_one;   // rows are read one by one, also where others take pairs or fours
 } dw_reach;
-/* For a level that dw_level_choose or dw_level_usable has answered about. */
+typedef enum dw_maker { DW_OTHER_MAKER, DW_INTEL, DW_ZEN_5 } dw_maker; // ZEN_5: AMD's, and what came after it
+dw_reach dw_reach_on(dw_maker maker, dw_level level, dw_row_kind rows);
+/* On this CPU, for a level that dw_level_choose or dw_level_usable has answered about. */
 dw_reach dw_reach_of(dw_level level, dw_row_kind rows);
-/* True where dw_dot_vbmi's rows are usable, and faster than level avx512's. */
+/* True where rows of dw_dot_vbmi, if the type has them, are usable and faster than level avx512's. */
 bool dw_rows_with_vbmi(dw_level level, dw_row_kind rows);
 
 /* y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS. */
@@ -91,7 +93,8 @@ typedef struct dw_dot_kernel {
 } dw_dot_kernel;
 
 extern const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own
-/* Rows of level avx512 that also need AVX512_VBMI (Ice Lake, Zen 4 and later); they go before those of the table above. */
+/* Rows of level avx512 that also need AVX512_VBMI (Ice Lake, Zen 4 and later); where dw_rows_with_vbmi is true they go
+ * before those of the table above. */
 extern const dw_dot_kernel dw_dot_vbmi[DW_QTYPE_END];
 /* The plain kernel of every type: rows are decoded and multiplied as F32 (levels above AVX-512: rows NULL). */
 extern const dw_dot_kernel dw_dot_decoded[DW_N_LEVELS][DW_QTYPE_END];

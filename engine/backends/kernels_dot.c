@@ -5,8 +5,8 @@
  * The portable kernels here define the results; kernels_dot_avx2.c, .._avx512.c, .._vbmi.c and .._q2_k.c do the same
  * with vectors.  A type that is in none of their lists is decoded, a record at a time, and multiplied as F32.
  *
- * A row's result depends only on the row, the activations, the level, VBMI and, in F16 and BF16, the CPU's maker
- * (dw_reach), not on other rows or columns of the call. */
+ * A row's result depends only on the row, the activations, the level, VBMI, the CPU's maker and, on Zen 5, on whether
+ * the model is larger than DW_CACHED (dw_reach, dw_rows_with_vbmi), not on other rows or columns of the call. */
 #include "backends/kernels_dot.h"
 #include "backends/kernels_vec.h"
 

@@ -130,17 +130,23 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *            beside 0.93 (of 18,944 values 0.89 beside 0.81), Q4_K 0.93 beside 0.89 (0.89, 0.80), Q5_1, IQ4_NL and
  *            Q5_K 0.92 to 0.95 beside 0.87 to 0.91, Q6_K no difference (0.88, 0.85); below 38 GB/s 0.01 to 0.03 more.
  *            Q8_0 with 2 and 8 KB 0.84 beside 0.84 (0.74, 0.67), with 16 KB 0.81.  Mini in Q4_0 with 16 KB: 0.98.
- *     Zen 5  from memory (60 to 80 GB/s), two threads, huge pages, shares of a loop that reads the same, medians: nothing
- *            into the first level and 16 KB into the second, beside 2 and 16 KB: Q4_0 1.05 and 0.87 (rows of 3,584
- *            values); beside 512 bytes and 16 KB: Q8_0 1.00 and 0.90, Q6_K 1.03 and 0.93; beside 768 bytes and 8 KB: F16
- *            0.91 and 0.75 (rows of 2,048).  The code below then prefetches the current bytes.  Activations of more than
- *            half of the first level: 4 and 8 KB, Q4_0 of 18,944 values 0.96 beside 0.85 with none into the first.
- *            From L3 768 bytes and 8 KB: mini decodes at 0.95 to 0.96 with none.  Whether rows come from memory is told
- *            by the size of the model (DW_CACHED).
- *            Taken together, rows are slower from memory, so they are read one by one: of 1,024 values Q8_0 0.99
- *            instead of 0.82, Q4_0 0.92 instead of 0.74; the 7B in Q4_K, whose long rows are pairs with VBMI elsewhere,
- *            decodes at 1.12 instead of 1.05 of the speed before.  Q4_0, Q4_1, Q5_0 and IQ4_NL are read without VBMI,
- *            whose loads cross lines: 1.05, 1.01, 1.04 and 1.04 instead of at most 0.83, 0.94, 1.00 and 0.87.
+ *     Zen 5  Nothing into the first level (the code below then prefetches the current bytes) and 16 KB into the second,
+ *            from memory (60 to 80 GB/s), two threads, huge pages, shares of a loop that reads the same, medians.  The
+ *            loop prefetches 4 KB into the first level, so it is no bound here.
+ *                Q4_0, rows of 3,584 values   1.05; with 2 and 16 KB 0.87
+ *                Q8_0, of 3,584               1.00; with 512 bytes and 16 KB 0.90
+ *                Q6_K, of 3,584               1.03; with 512 bytes and 16 KB 0.93
+ *                F16, of 2,048, 48 MB         0.91; with 768 bytes and 8 KB 0.75
+ *            Where activations are more than half of the first level, 4 and 8 KB: Q4_0 of 18,944 values 0.96, with none
+ *            into the first 0.85.  Rows of F16 and BF16 then have few sums: of 8,960 values 0.80 and 0.86, with four 0.72
+ *            and less; of 3,584 there is no difference.  Models in cache (DW_CACHED) have 768 bytes and 8 KB: mini decodes
+ *            at 0.95 to 0.96 with none.
+ *            Rows that are taken together are slower from memory: of 1,024 values Q8_0 0.82, one by one 0.99, Q4_0 0.74
+ *            and 0.92; the 7B in Q4_K, whose long rows are pairs elsewhere, decodes at 1.12 instead of 1.05 of the speed
+ *            before.  Fours of up to 384 bytes remain: Q4_K of 512 values 0.84, one by one 0.78.
+ *            Q4_0, Q4_1, Q5_0 and IQ4_NL are read without VBMI, whose loads cross lines: 1.05, 1.01, 1.04 and 1.04; with
+ *            it at most 0.83, 0.94, 1.00 and 0.87.  With AVX2 the distances make little difference (Q8_0 0.97, with 768
+ *            bytes 0.91).  Later CPUs of AMD take the same and were not measured.
  *     Zen 3  768 bytes into the first level beside none (AVX2): 0.98 to 1.00.  The code below then prefetches the
  *            current bytes, which costs nothing clear (Q4_0 from L3 22.0 GB/s with it, 21.6 without).
  *
@@ -149,10 +155,10 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  * reading alone.)  Fewer rows come from a list, and prefetching stops at the end of the last one. */
 enum { LONG_RUN = 32 };
 
-/* Rows of F16 and BF16 with more than 2,048 values have FEW_SUMS on Zen 3 and 4 (on Zen 5 those whose activations are more
- * than half of the first-level cache): one of AVX-512 vectors, two of AVX2.  The chain of additions then takes 16 cycles
- * for 128 bytes, little less than memory does.  With four sums in AVX-512 it
- * takes 4, and rows read less, perhaps because the core runs too far ahead of what has arrived.  (Zen 4, two threads,
+/* Rows of F16 and BF16 with more than 2,048 values have FEW_SUMS on Zen 3 and 4 (on Zen 5: above): one of AVX-512
+ * vectors, two of AVX2.  The chain of additions then takes 16 cycles for 128 bytes, little less than memory does.  With
+ * four sums in AVX-512 it takes 4, and rows read less, perhaps because the core runs too far ahead of what has arrived.
+ * (Zen 4, two threads,
  * BF16 from huge pages, shares of a loop that reads the same, medians while memory reads more than 46 GB/s: rows of
  * 3,584 0.93 instead of 0.75, of 18,944 0.81 instead of 0.65, of 2,048 0.87 instead of 0.74; AVX2 0.91, 0.84 and 0.91
  * instead of 0.78, 0.80 and 0.78.  Below 38 GB/s: 0.94 to 0.96 instead of 0.90 to 0.94.)  From cache they read 28

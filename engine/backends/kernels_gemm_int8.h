@@ -25,7 +25,7 @@
  * tokens.
  *
  * What limits it (Zen 4, Q4_0): 64 VPDPBUSD of a tile of 4 rows and 32 tokens come with 8 products d s and 8
- * multiply-adds on the same units, so 0.8 of the peak is possible; the kernel reaches 0.78 (Zen 5: 0.73).  The
+ * multiply-adds on the same units, so 0.8 of the peak is possible; the inner loop reaches 0.78 (Zen 5: 0.73).  The
  * AVX2 kernel (Zen 3) reaches 0.46 of VPMADDUBSW's peak; results/speed.md tells where the rest goes. */
 #ifndef DW_KERNELS_GEMM_INT8_H
 #define DW_KERNELS_GEMM_INT8_H

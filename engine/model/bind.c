@@ -410,10 +410,11 @@ static int read_activation(dw_model *m, dw_err *err) {
     return 0;
 }
 
-static bool is_more_than_cached(const dw_gguf *g) {
+/* Of an untied model's token_embd a token reads one row. */
+static bool is_from_memory(const dw_model *m) {
     size_t n_bytes = 0;
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) n_bytes += dw_gguf_tensor(g, i)->n_bytes;
-    return n_bytes > DW_CACHED;
+    for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) n_bytes += dw_gguf_tensor(m->gguf, i)->n_bytes;
+    return n_bytes - (m->net.hp.tied ? 0 : m->net.token_embd.n_bytes) > DW_CACHED;
 }
 
 int dw_model_bind(dw_model *m, dw_err *err) {
@@ -426,10 +427,10 @@ int dw_model_bind(dw_model *m, dw_err *err) {
         return dw_fail(err, "architecture '%.*s' is not supported (%s are)", (int)(name.len < 60 ? name.len : 60),
                        name.ptr, dw_arch_names(false).text);
     m->net.rope_neox = m->arch->has & DW_ARCH_ROPE_NEOX;
-    m->net.from_memory = is_more_than_cached(m->gguf);
     const keys k = {m->gguf, m->arch->name, err};
     if (read_activation(m, err) || read_hparams(m, &k) || read_rope_scaling(m, &k) || bind_tensors(m, err) ||
         dw_model_read_gate(m, err))
         return -1;
+    m->net.from_memory = is_from_memory(m);
     return 0;
 }
