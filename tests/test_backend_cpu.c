@@ -64,7 +64,7 @@ static small_net *small_net_new(dw_qtype type, bool extras) {
     small_net *s = calloc(1, sizeof *s);
     dw_rng rng;
     dw_rng_seed(&rng, 7);
-    s->net.from_memory = true; // the other way has the files of other tests
+    s->net.from_memory = true; // as of a large model; tests with files have small ones
     s->net.hp = (dw_hparams){.arch = "test",
                              .n_layer = 2,
                              .n_embd = EMBD,

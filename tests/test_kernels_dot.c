@@ -91,7 +91,7 @@ static void compare_read(const dw_dot_kernel *k, int n, int n_cols, double size,
     unguard(&w), unguard(&act);
 }
 
-/* In all ways of reading rows.  Whether they are taken together does not change a bit. */
+/* In all ways of reading rows.  Whether they are taken together changes no bit. */
 static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size_t gap) {
     for (int few_sums = 0; few_sums < (dw_qtype_get(k->type)->block == 1 ? 2 : 1); few_sums++) {
         static float y[2][DW_DOT_MAX_COLS][ROWS];
@@ -351,9 +351,8 @@ static void found(void) {
         for (int l = 0; l < DW_N_LEVELS; l++) {
             const dw_dot_kernel *k = dw_dot_find((dw_level)l, (dw_row_kind){t->id, 256, false}),
                                 *far = dw_dot_find((dw_level)l, (dw_row_kind){t->id, 4096, true});
-            REQUIRE(far && far->level == k->level && (far == k || far == &dw_dot_kernels[far->level][t->id]), "%s",
-                    t->name);
-            REQUIRE(k, "%s at %s", t->name, dw_level_names[l]);
+            REQUIRE(k && far, "%s at %s", t->name, dw_level_names[l]);
+            REQUIRE(far->level == k->level && (far == k || far == &dw_dot_kernels[far->level][t->id]), "%s", t->name);
             CHECK(k->type == t->id && k->level <= (dw_level)l &&
                       (l > DW_AVX512 || k->level == (dw_level)l || !k->level),
                   "%s", t->name);
