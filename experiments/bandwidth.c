@@ -22,57 +22,65 @@ exp_spread exp_spread_of(double *x, size_t n) {
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 
-static uint64_t read_plain(const uint8_t *p, size_t n, int prefetch) {
+const exp_way exp_ways[EXP_N_WAYS] = {{1, 0}, {1, 512}, {1, 1024}, {1, 4096}, {3, 2048}};
+
+/* n_streams streams of n bytes that begin `apart` bytes behind each other. */
+static uint64_t read_plain(const uint8_t *p, size_t n, size_t apart, exp_way way) {
     typedef uint64_t pair __attribute__((vector_size(16)));
     pair sum[8] = {{0}};
-    for (size_t i = 0; i + 256 <= n; i += 256) {
-        const pair *w = (const pair *)(const void *)(p + i);
-        if (prefetch)
-            for (int k = 0; k < 256; k += 64) __builtin_prefetch(p + i + prefetch + k);
-        sum[0] += w[0] + w[8];
-        sum[1] += w[1] + w[9];
-        sum[2] += w[2] + w[10];
-        sum[3] += w[3] + w[11];
-        sum[4] += w[4] + w[12];
-        sum[5] += w[5] + w[13];
-        sum[6] += w[6] + w[14];
-        sum[7] += w[7] + w[15];
-    }
+    for (size_t i = 0; i + 256 <= n; i += 256)
+        for (int s = 0; s < way.n_streams; s++) {
+            const uint8_t *from = p + (size_t)s * apart + i;
+            const pair *w = (const pair *)(const void *)from;
+            if (way.prefetch)
+                for (int k = 0; k < 256; k += 64) __builtin_prefetch(from + way.prefetch + k);
+            sum[0] += w[0] + w[8];
+            sum[1] += w[1] + w[9];
+            sum[2] += w[2] + w[10];
+            sum[3] += w[3] + w[11];
+            sum[4] += w[4] + w[12];
+            sum[5] += w[5] + w[13];
+            sum[6] += w[6] + w[14];
+            sum[7] += w[7] + w[15];
+        }
     for (int k = 1; k < 8; k++) sum[0] += sum[k];
     return sum[0][0] + sum[0][1];
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) static uint64_t read_avx512(const uint8_t *p, size_t n, int prefetch) {
+__attribute__((target("avx512f"))) static uint64_t read_avx512(const uint8_t *p, size_t n, size_t apart, exp_way way) {
     typedef uint64_t wide __attribute__((vector_size(64)));
     wide a = {0}, b = {0}, c = {0}, d = {0};
-    for (size_t i = 0; i + 256 <= n; i += 256) {
-        const wide *w = (const wide *)(const void *)(p + i);
-        if (prefetch)
-            for (int k = 0; k < 256; k += 64) __builtin_prefetch(p + i + prefetch + k);
-        a += w[0];
-        b += w[1];
-        c += w[2];
-        d += w[3];
-    }
+    for (size_t i = 0; i + 256 <= n; i += 256)
+        for (int s = 0; s < way.n_streams; s++) {
+            const uint8_t *from = p + (size_t)s * apart + i;
+            const wide *w = (const wide *)(const void *)from;
+            if (way.prefetch)
+                for (int k = 0; k < 256; k += 64) __builtin_prefetch(from + way.prefetch + k);
+            a += w[0];
+            b += w[1];
+            c += w[2];
+            d += w[3];
+        }
     a = a + b + c + d;
     return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
 }
 #endif
 
-uint64_t exp_read_bytes(const void *memory, size_t n, int prefetch) {
+uint64_t exp_read_bytes(const void *memory, size_t n, exp_way way) {
     const uint8_t *p = memory;
+    const size_t each = n / (size_t)way.n_streams / 256 * 256;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) return read_avx512(p, n, prefetch);
+    if (__builtin_cpu_supports("avx512f")) return read_avx512(p, each, each, way);
 #endif
-    return read_plain(p, n, prefetch);
+    return read_plain(p, each, each, way);
 }
 
 typedef struct reading {
     dw_pool *pool;
     const exp_span *span;
     size_t n_spans;
-    int prefetch;
+    exp_way way;
     double *seconds; // of each thread
 } reading;
 
@@ -98,14 +106,14 @@ static void read_parts(void *arg, int ith, int n) {
     const double t0 = dw_now();
     for (size_t i = 0; i < r->n_spans; i++) {
         const exp_span part = part_of(r->span[i], ith, n);
-        sum += exp_read_bytes(part.start, part.n_bytes, r->prefetch);
+        sum += exp_read_bytes(part.start, part.n_bytes, r->way);
     }
     __asm__ volatile("" : : "r"(sum)); // so that nothing is left out
     r->seconds[ith] = dw_now() - t0;
 }
 
-double exp_read_spans(dw_pool *pool, const exp_span *span, size_t n_spans, int prefetch, double *seconds) {
-    reading r = {.pool = pool, .span = span, .n_spans = n_spans, .prefetch = prefetch, .seconds = seconds};
+double exp_read_spans(dw_pool *pool, const exp_span *span, size_t n_spans, exp_way way, double *seconds) {
+    reading r = {.pool = pool, .span = span, .n_spans = n_spans, .way = way, .seconds = seconds};
     const int n = dw_pool_size(pool);
     double rate = 0, n_bytes = 0;
     for (size_t i = 0; i < n_spans; i++) n_bytes += (double)span[i].n_bytes;
@@ -126,6 +134,7 @@ size_t exp_cache_bytes(int n_threads) {
     return slices ? slices : all;
 }
 
+/* Four times exp_cache_bytes, from 256 MB to 1 GB and at most an eighth of the machine's memory. */
 static size_t default_bytes(int n_threads) {
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     size_t bytes = 4 * exp_cache_bytes(n_threads);
@@ -135,22 +144,34 @@ static size_t default_bytes(int n_threads) {
     return bytes < eighth ? bytes : eighth;
 }
 
-double exp_read_bandwidth(dw_pool *pool, size_t n_bytes, int n_pass, dw_err *err) {
+double exp_best_way(dw_pool *pool, const exp_span *span, size_t n_spans, double *seconds, exp_way *way) {
+    enum { PASSES = 3 };
+    double rates[EXP_N_WAYS][PASSES], best = -1;
+    for (int pass = -1; pass < PASSES; pass++) // in turn; the first is not counted
+        for (int i = 0; i < EXP_N_WAYS; i++) {
+            const double rate = exp_read_spans(pool, span, n_spans, exp_ways[i], seconds);
+            if (pass >= 0) rates[i][pass] = rate;
+        }
+    for (int i = 0; i < EXP_N_WAYS; i++) {
+        const double rate = exp_spread_of(rates[i], PASSES).median;
+        if (rate > best) best = rate, *way = exp_ways[i];
+    }
+    return best;
+}
+
+double exp_read_bandwidth(dw_pool *pool, dw_err *err) {
     const int n = dw_pool_size(pool);
-    const size_t n_all = (n_bytes ? n_bytes : default_bytes(n)) / 64 * 64;
-    uint8_t *memory = dw_alloc(n_all, 1, "memory to read", err);
-    double *seconds = dw_alloc((size_t)n, sizeof *seconds, "times", err);
-    double *rate = dw_alloc((size_t)n_pass, sizeof *rate, "rates", err), result = -1;
-    if (memory && seconds && rate) {
-        exp_span all = {memory, n_all};
+    const size_t n_bytes = default_bytes(n) / 64 * 64;
+    uint8_t *memory = dw_alloc(n_bytes, 1, "memory to read", err);
+    double *seconds = dw_alloc((size_t)n, sizeof *seconds, "times", err), result = -1;
+    if (memory && seconds) {
+        exp_span all = {memory, n_bytes};
+        exp_way way;
         dw_pool_run(pool, touch, &all);
-        exp_read_spans(pool, &all, 1, 0, seconds); // not counted
-        for (int pass = 0; pass < n_pass; pass++) rate[pass] = exp_read_spans(pool, &all, 1, 0, seconds);
-        result = exp_spread_of(rate, (size_t)n_pass).median;
+        result = exp_best_way(pool, &all, 1, seconds, &way);
     }
     free(memory);
     free(seconds);
-    free(rate);
     return result;
 }
 

@@ -8,11 +8,18 @@
 
 #include "base/base.h"
 
-/* Gigabytes (1e9) a second that all threads of the pool read together from `n_bytes` of touched memory, each its own
- * part: the median of n_pass passes.  n_bytes 0: four times exp_cache_bytes, from 256 MB to 1 GB and at most an
- * eighth of the machine's memory.  The memory is taken and given back; takes about half a second.  -1 after an
- * error. */
-double exp_read_bandwidth(dw_pool *pool, size_t n_bytes, int n_pass, dw_err *err);
+/* How memory is read: each thread's part in pieces of equal size, 256 bytes of each in turn, prefetched so many bytes ahead
+ * (0: left to the hardware).  Which is fastest depends on the CPU.  Three streams on a Zen 5 with two threads: 1.1 to 1.2
+ * times the rate of one.  More streams were no faster. */
+typedef struct exp_way {
+    int n_streams, prefetch;
+} exp_way;
+enum { EXP_N_WAYS = 5, EXP_MOST_PREFETCH = 4096 };
+extern const exp_way exp_ways[EXP_N_WAYS];
+
+/* Gigabytes (1e9) a second that all threads of the pool read together from memory larger than the caches, each its own
+ * part, in the fastest way.  The memory is taken and given back; takes about a second.  -1 after an error. */
+double exp_read_bandwidth(dw_pool *pool, dw_err *err);
 
 /* One piece of memory, aligned to 64. */
 typedef struct exp_span {
@@ -20,16 +27,18 @@ typedef struct exp_span {
     size_t n_bytes;
 } exp_span;
 
-/* Gigabytes a second that all threads of the pool read together from the spans, once, each its own part of every span,
- * `prefetch` bytes ahead.  seconds: of each thread, for this call's use. */
-double exp_read_spans(dw_pool *pool, const exp_span *span, size_t n_spans, int prefetch, double *seconds);
+/* Gigabytes a second that all threads of the pool read together from the spans, once, each its own part of every span.
+ * seconds: of each thread, for this call's use. */
+double exp_read_spans(dw_pool *pool, const exp_span *span, size_t n_spans, exp_way way, double *seconds);
+/* The fastest way to read them, and its rate: the median of three passes. */
+double exp_best_way(dw_pool *pool, const exp_span *span, size_t n_spans, double *seconds, exp_way *way);
 
 /* Bytes of third-level cache that n threads can read from: a slice each, at most the whole chip's; 0: not known. */
 size_t exp_cache_bytes(int n_threads);
 
-/* Reads n bytes (the last n % 256 not) of memory that is aligned to 64, as fast as this CPU loads them; prefetch: bytes
- * ahead, 0: left to the hardware.  The sum, so that nothing is left out. */
-uint64_t exp_read_bytes(const void *memory, size_t n, int prefetch);
+/* Reads n bytes (but the last, fewer than 256 of each stream) of memory that is aligned to 64, as fast as this CPU loads
+ * them.  The sum, so that nothing is left out. */
+uint64_t exp_read_bytes(const void *memory, size_t n, exp_way way);
 
 /* What happened between begin and end. */
 typedef struct exp_watch {

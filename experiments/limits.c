@@ -30,7 +30,7 @@ typedef struct part {
 
 static const part parts[] = {
     {"all", "everything"},
-    {"read", "read bandwidth by working set, page kind and prefetch distance"},
+    {"read", "read bandwidth by working set, page kind and way of reading"},
     {"wall", "the best read of the largest working set by all threads"},
     {"peak", "arithmetic"},
     {"barrier", "the price of a barrier of two threads or more, alone and beside a busy process"},
@@ -106,7 +106,7 @@ typedef struct reading {
     dw_pool *pool;
     const uint8_t *memory;
     size_t n_bytes;  // of all threads together, a multiple of 256 for each
-    int prefetch;    // bytes ahead; 0: left to the hardware
+    exp_way way;
     int n_pass;      // of one repeat: small sets are read many times
     double *seconds;
 } reading;
@@ -118,7 +118,7 @@ static void read_part(void *arg, int ith, int n) {
     dw_pool_barrier(r->pool);
     const double t0 = dw_now();
     for (int pass = 0; pass < r->n_pass; pass++) {
-        sum += exp_read_bytes(r->memory + share * (size_t)ith, share, r->prefetch);
+        sum += exp_read_bytes(r->memory + share * (size_t)ith, share, r->way);
         __asm__ volatile("" : : "r"(sum)); // so that no pass is left out
     }
     r->seconds[ith] = dw_now() - t0;
@@ -144,7 +144,8 @@ static double measure_reading(reading *r, const char *pages, double *rates) {
         for (int i = 0; i < n; i++) rate += (double)(r->n_bytes / (size_t)n) * r->n_pass * 1e-9 / r->seconds[i];
         if (repeat >= 0) rates[repeat] = rate;
     }
-    snprintf(variant, sizeof variant, "%.0f MB, %s, prefetch %d", (double)r->n_bytes / 1e6, pages, r->prefetch);
+    snprintf(variant, sizeof variant, "%.0f MB, %s, %d stream%s, prefetch %d", (double)r->n_bytes / 1e6, pages,
+             r->way.n_streams, r->way.n_streams > 1 ? "s" : "", r->way.prefetch);
     return print_row("read", variant, n, rates, o.repeats, "GB/s", &begin);
 }
 
@@ -159,12 +160,11 @@ static uint8_t *take_memory(size_t n_bytes, bool huge) {
     return p;
 }
 
-/* The largest working set by page kind and prefetch distance, then by size unless only_largest.  The best median of the
+/* The largest working set by page kind and way of reading, then by size unless only_largest.  The best median of the
  * largest. */
 static double measure_reads(int n_threads, bool only_largest) {
-    static const int distances[] = {0, 512, 1024, 4096};
     static const size_t sets[] = {8 << 20, 24 << 20, 64 << 20, 256 << 20, 1 << 30};
-    const size_t slack = 4096 + 256; // the prefetches at the end
+    const size_t slack = EXP_MOST_PREFETCH + 256; // the prefetches at the end
     double *rates = numbers((size_t)o.repeats), best = 0;
     reading r = {.pool = pool_of(n_threads), .seconds = numbers((size_t)n_threads)};
     for (int huge = 0; huge < 2; huge++) {
@@ -173,11 +173,11 @@ static double measure_reads(int n_threads, bool only_largest) {
         r.memory = memory;
         r.n_bytes = o.bytes;
         dw_pool_run(r.pool, touch_part, &r);
-        for (size_t i = 0; i < sizeof distances / sizeof *distances; i++) {
-            r.prefetch = distances[i];
+        for (int i = 0; i < EXP_N_WAYS; i++) {
+            r.way = exp_ways[i];
             best = fmax(best, measure_reading(&r, pages, rates));
         }
-        r.prefetch = 0;
+        r.way = exp_ways[0];
         for (size_t i = 0; i < sizeof sets / sizeof *sets && sets[i] < o.bytes && !only_largest; i++) {
             r.n_bytes = sets[i];
             measure_reading(&r, pages, rates);
@@ -372,7 +372,7 @@ static double map_once(int fd, size_t n, map_kind kind) {
         sink = touch_pages(p, n);
         t0 = dw_now();
     }
-    if (kind >= MAP_SCANNED) sink = exp_read_bytes(p, n / 256 * 256, 0);
+    if (kind >= MAP_SCANNED) sink = exp_read_bytes(p, n / 256 * 256, exp_ways[0]);
     const double s = dw_now() - t0;
     munmap(p, n);
     return done ? s : -1;

@@ -94,13 +94,16 @@ static void compare_read(const dw_dot_kernel *k, int n, int n_cols, double size,
 /* In all ways of reading rows.  Whether they are taken together changes no bit. */
 static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size_t gap) {
     for (int few_sums = 0; few_sums < (dw_qtype_get(k->type)->block == 1 ? 2 : 1); few_sums++) {
-        static float y[2][DW_DOT_MAX_COLS][ROWS];
-        const dw_reach together = {.first = 768, .second = 8192, .few_sums = few_sums},
-                       one_by_one = {
-                           .first = few_sums ? 4096 : 0, .second = 16384, .few_sums = few_sums, .one_by_one = true};
-        compare_read(k, n, n_cols, size, gap, together, y[0]);
-        compare_read(k, n, n_cols, size, gap, one_by_one, y[1]);
-        CHECK(!memcmp(y[0], y[1], (size_t)n_cols * sizeof y[0][0]), "%s: one by one", text_of(k, n, n_cols));
+        const dw_reach way[] = {
+            {.first = 768, .second = 8192, .few_sums = few_sums},
+            {.first = few_sums ? 4096 : 0, .second = 16384, .few_sums = few_sums, .one_by_one = true},
+            {.second = 16384, .few_sums = few_sums, .one_by_one = true, .streams_from = 1},
+        };
+        static float y[3][DW_DOT_MAX_COLS][ROWS];
+        for (int i = 0; i < 3; i++) {
+            compare_read(k, n, n_cols, size, gap, way[i], y[i]);
+            CHECK(!memcmp(y[0], y[i], (size_t)n_cols * sizeof y[0][0]), "%s: way %d", text_of(k, n, n_cols), i);
+        }
     }
 }
 
@@ -328,22 +331,26 @@ static void amx_needs_all(void) {
     CHECK(!dw_level_runs_on(DW_AVX2, &(dw_cpu_words){0}) && dw_level_runs_on(DW_PORTABLE, &(dw_cpu_words){0}));
 }
 
-/* Zen 5 reads rows of large models without prefetches into the first-level cache, but where activations fill it. */
+/* Zen 5 reads rows of large models without prefetches into the first-level cache, but where activations fill it, and
+ * long calls in streams, but of tiny rows. */
 static void read_on_zen_5(void) {
-    const dw_row_kind q4_0 = {DW_Q4_0, 3584, true}, long_q4_0 = {DW_Q4_0, 18944, true}, tiny = {DW_Q4_0, 512, true},
-                      f16 = {DW_F16, 2048, true}, long_f16 = {DW_F16, 8960, true}, near = {DW_F16, 8960, false};
-    const dw_reach of[] = {dw_reach_on(DW_ZEN_5, DW_AVX2, q4_0),     dw_reach_on(DW_ZEN_5, DW_AVX2, long_q4_0),
-                           dw_reach_on(DW_ZEN_5, DW_AVX2, tiny),     dw_reach_on(DW_ZEN_5, DW_AVX2, f16),
-                           dw_reach_on(DW_ZEN_5, DW_AVX2, long_f16), dw_reach_on(DW_ZEN_5, DW_AVX2, near)};
     static const struct {
-        int first, second;
-        bool few_sums, one_by_one;
-    } want[] = {{0, 16384, false, true}, {4096, 8192, false, true}, {0, 16384, false, false},
-                {0, 16384, false, true}, {4096, 8192, true, true},  {768, 8192, false, false}};
-    for (int i = 0; i < 6; i++)
-        CHECK(of[i].first == want[i].first && of[i].second == want[i].second && of[i].few_sums == want[i].few_sums &&
-                  of[i].one_by_one == want[i].one_by_one,
-              "%d: %d, %d, %d, %d", i, of[i].first, of[i].second, of[i].few_sums, of[i].one_by_one);
+        dw_row_kind rows;
+        dw_reach want;
+    } of[] = {
+        {{DW_Q4_0, 3584, true}, {0, 16384, false, true, 192 << 10}},
+        {{DW_Q4_0, 18944, true}, {4096, 8192, false, true, 192 << 10}},
+        {{DW_Q4_0, 512, true}, {0, 16384, false, false, 0}},
+        {{DW_F16, 2048, true}, {0, 16384, false, true, 192 << 10}},
+        {{DW_F16, 8960, true}, {4096, 8192, true, true, 192 << 10}},
+        {{DW_F16, 8960, false}, {768, 8192, false, false, 0}},
+    };
+    for (int i = 0; i < 6; i++) {
+        const dw_reach got = dw_reach_on(DW_ZEN_5, DW_AVX2, of[i].rows), want = of[i].want;
+        CHECK(got.first == want.first && got.second == want.second && got.few_sums == want.few_sums &&
+                  got.one_by_one == want.one_by_one && got.streams_from == want.streams_from,
+              "%d: %d, %d, %d, %d, %zu", i, got.first, got.second, got.few_sums, got.one_by_one, got.streams_from);
+    }
 }
 
 static void found(void) {

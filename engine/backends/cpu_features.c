@@ -112,9 +112,10 @@ bool dw_level_usable(dw_level level) {
 /* Zen 5, from memory, at all levels (kernels_dot.h).  Activations that fill half of the first-level cache leave little of
  * it to weights.  Rows of up to MOST_SHORT bytes are taken together as elsewhere. */
 static dw_reach far_reach_of_zen_5(dw_level level, dw_row_kind rows) {
-    enum { MOST_ACT = 24 << 10, MOST_SHORT = 384 };
+    enum { MOST_ACT = 24 << 10, MOST_SHORT = 384, STREAMS_FROM = 192 << 10 };
     const size_t row_bytes = dw_qtype_row_bytes(dw_qtype_get(rows.type), (size_t)rows.n);
-    dw_reach reach = {.first = 0, .second = 16384, .one_by_one = row_bytes > MOST_SHORT};
+    dw_reach reach = {.first = 0, .second = 16384, .one_by_one = row_bytes > MOST_SHORT,
+                      .streams_from = row_bytes > MOST_SHORT ? STREAMS_FROM : 0};
     if (dw_act_bytes(dw_dot_find(level, rows)->form, rows.n) > MOST_ACT)
         reach.first = 4096, reach.second = 8192, reach.few_sums = rows.type == DW_F16 || rows.type == DW_BF16;
     return reach;
@@ -133,10 +134,9 @@ dw_reach dw_reach_on(dw_maker on, dw_level level, dw_row_kind rows) {
 
 dw_reach dw_reach_of(dw_level level, dw_row_kind rows) { return dw_reach_on(maker, level, rows); }
 
-/* Blocks of 18 to 22 bytes: VBMI loads 64 bytes that cross cache lines. */
+/* Blocks of 18 and 20 bytes: VBMI loads 64 bytes that cross cache lines. */
 bool dw_rows_with_vbmi(dw_level level, dw_row_kind rows) {
-    const bool crosses_lines = rows.type == DW_Q4_0 || rows.type == DW_Q4_1 || rows.type == DW_Q5_0 ||
-                               rows.type == DW_IQ4_NL;
+    const bool crosses_lines = rows.type == DW_Q4_0 || rows.type == DW_Q4_1 || rows.type == DW_IQ4_NL;
     return dw_level_has_vbmi(level) && !(maker == DW_ZEN_5 && rows.from_memory && crosses_lines);
 }
 

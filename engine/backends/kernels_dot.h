@@ -155,6 +155,23 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  * reading alone.)  Fewer rows come from a list, and prefetching stops at the end of the last one. */
 enum { LONG_RUN = 32 };
 
+/* A long call from memory is read in three streams: of each third of its rows one row at a time, prefetched into the first
+ * level.  The hardware prefetches each stream by itself and begins anew at each page of 4 KB; with three of them the memory
+ * has always work.  No result depends on it.
+ *
+ *     Zen 5  2 KB ahead, calls of 2,048 rows, two threads, huge pages, pairs in turn with one stream, medians while memory
+ *            reads 60 to 70 GB/s, rows of 3,584 and 18,944 values: Q4_0 1.21 and 1.22, Q4_1 1.23 and 1.18, Q5_0 1.42 and
+ *            1.31, Q5_1 1.20 and 1.21, IQ4_NL 1.25 and 1.20, Q8_0 1.11 and 1.22, Q2_K 1.23 and 1.23, Q3_K 1.18 and 1.18, Q4_K
+ *            1.29 and 1.27, Q5_K 1.24 and 1.20, Q6_K 1.18 and 1.12, F16 1.44 and 1.48, BF16 1.41 and 1.42: what a loop of
+ *            three streams reads, but Q2_K and Q3_K, whose instructions are the limit.  While memory reads less than 45
+ *            GB/s 1.0 to 1.1.  With AVX2 1.02 (types of 5 bits) to 1.44 (BF16).  Calls of 256 KB: 1.04 to 1.08, of 64 KB
+ *            0.92.  Four streams were as fast, two slower than one; 1.5 and 3 KB were as fast, 4 KB and more slower.  Rows
+ *            from cache are slower so: base and mini in Q4_0 decode at 0.88.
+ *     Others were not measured. */
+enum { STREAM_AHEAD = 2048 };
+
+enum { SHORT_ROWS = 4, LONG_ROWS = 2, STREAMS = 3 }; // rows that are taken together
+
 /* Rows of F16 and BF16 with more than 2,048 values have FEW_SUMS on Zen 3 and 4 (on Zen 5: above): one of AVX-512
  * vectors, two of AVX2.  The chain of additions then takes 16 cycles for 128 bytes, little less than memory does.  With
  * four sums in AVX-512 it takes 4, and rows read less, perhaps because the core runs too far ahead of what has arrived.

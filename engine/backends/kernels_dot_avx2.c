@@ -194,18 +194,19 @@ INLINE __m256 column_values(const uint8_t *act, size_t act_stride, int c, int i)
     return _mm256_load_ps((const float *)(const void *)(act + (size_t)c * act_stride) + i);
 }
 
-// One or two rows times n_cols <= 4 columns; two or four sums for each, of values 8k.. for k = 0 1 2 3 modulo n_sums.
+// One row times n_cols <= 4 columns, or several times one; two or four sums for each, of values 8k.. for k = 0 1 2 3 modulo n_sums.
 INLINE void rows_float(dw_qtype type, int n_sums, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w,
                        beyond next, int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
-    __m256 sum[2][4][4];
+    __m256 sum[STREAMS][4][4];
     for (int r = 0; r < n_rows; r++)
         for (int j = 0; j < 4 * n_cols; j++) sum[r][j / 4][j % 4] = _mm256_setzero_ps();
     int i = 0;
     for (; i + 32 <= n; i += 32, w += 32 * bytes)
+#pragma GCC unroll 3
         for (int r = 0; r < n_rows; r++) {
             const uint8_t *from = w + (size_t)r * row_bytes;
-            prefetch(from, next, 32 * bytes, (n - i) * bytes, (size_t)(n_rows - 1) * row_bytes);
+            prefetch(from, next, 32 * bytes, (n - i) * bytes, n_rows == LONG_ROWS ? row_bytes : 0);
             for (int k = 0; k < 4; k++) {
                 const __m256 v = load_values(type, from + 8 * k * bytes);
                 for (int c = 0; c < n_cols; c++) {
@@ -229,7 +230,7 @@ INLINE void rows_float(dw_qtype type, int n_sums, int n_rows, size_t row_bytes, 
     for (int r = 0; r < n_rows; r++)
         for (int c = 0; c < n_cols; c++) {
             const __m256 *s = sum[r][c];
-            y[(size_t)c * y_stride + (size_t)r] =
+            y[(size_t)(r + c) * y_stride] =
                 sum_of(_mm256_add_ps(_mm256_add_ps(s[0], s[2]), _mm256_add_ps(s[1], s[3])));
         }
 }

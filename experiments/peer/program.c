@@ -21,6 +21,7 @@ struct exp_program {
     exp_span *span;     // of the weights of a token
     size_t n_spans;
     double *seconds;    // of each thread
+    exp_way way;        // how the spans are read; no streams: not chosen yet
     stock_session *stock;
     int32_t *window;    // n_ctx ids
     double *logprob;    // n_ctx
@@ -63,7 +64,9 @@ static int find_spans(exp_program *s, dw_err *err) {
 }
 
 double exp_program_read(exp_program *s) {
-    return s->stock ? 0 : exp_read_spans(s->o.pool, s->span, s->n_spans, 4096, s->seconds);
+    if (s->stock) return 0;
+    if (!s->way.n_streams) exp_best_way(s->o.pool, s->span, s->n_spans, s->seconds, &s->way);
+    return exp_read_spans(s->o.pool, s->span, s->n_spans, s->way, s->seconds);
 }
 
 static int open_own(exp_program *s, const char *path, dw_err *err) {

@@ -440,7 +440,7 @@ static int crowded_lap(exp_work work, int n) { return work == EXP_DECODE && n > 
 static double read_now(const comparison *c) {
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(c->n_threads, &err);
-    const double rate = pool ? exp_read_bandwidth(pool, 0, 5, &err) : -1;
+    const double rate = pool ? exp_read_bandwidth(pool, &err) : -1;
     if (rate < 0) die_err(&err);
     dw_pool_free(pool);
     return rate;

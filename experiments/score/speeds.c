@@ -79,7 +79,7 @@ int score_measure_speed(score_run *r, exp_child *children, int n, dw_err *err) {
             of[k] = ids[k];
             k++;
         }
-    const double before = rc ? -1 : exp_read_bandwidth(r->pool, 0, 5, err);
+    const double before = rc ? -1 : exp_read_bandwidth(r->pool, err);
     progress *bar = progress_begin("measuring speed", "rounds", n * r->n_depths * (r->o->n_rounds + 1.0));
     const exp_speed_run all = {.children = children,
                                .ids = of,
@@ -91,7 +91,7 @@ int score_measure_speed(score_run *r, exp_child *children, int n, dw_err *err) {
                                .ctx = bar};
     if (before < 0 || exp_speed_measure(&all, results, err)) rc = -1;
     progress_end(bar);
-    const double after = rc ? -1 : exp_read_bandwidth(r->pool, 0, 5, err);
+    const double after = rc ? -1 : exp_read_bandwidth(r->pool, err);
     if (after < 0) rc = -1;
     r->bandwidth = (before + after) / 2;
     for (int i = 0, k = 0; i < r->n_models && !rc; i++)
