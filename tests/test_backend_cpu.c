@@ -465,7 +465,7 @@ static void share_steps(void *arg, int ith, int n_threads) {
         if (k % 2)
             for (int i; (i = dw_pieces_next(&s, &pieces)) >= 0;) count(&s, &pieces, of, i);
         else
-            for (dw_run run; dw_pieces_run(&s, &pieces, &run);)
+            for (dw_run run; dw_pieces_run(&s, &pieces, 64, &run);)
                 for (int i = run.first; i < run.end; i++) count(&s, &pieces, of, i);
         dw_pool_barrier(of->pool);
         for (int i = 0; ith == 0 && i < MOST_PIECES; i++) {

@@ -102,16 +102,18 @@ dw_pieces dw_pieces_begin(const dw_step *s, int n) {
     return pieces;
 }
 
-// Takes pieces of thread i's portion: of the own one the first, up to `most`; of another's the last.  False: none left.
+/* Takes pieces of thread i's portion: of the own one the first, up to `most`, but of the last tenth no more than half of
+ * what is left; of another's the last.  False: none left. */
 static bool take(const dw_step *s, const dw_pieces *pieces, int i, int most, dw_run *run) {
     atomic_uint_fast64_t *left = &s->portions[i].left;
     const int tenth = dw_larger(pieces->n / s->n_threads / 10, 1);
     uint64_t seen = atomic_load_explicit(left, memory_order_relaxed), rest;
     do {
         const dw_run all = left_in(s, pieces, seen, i);
-        if (all.first == all.end) return false;
+        const int n = all.end - all.first;
+        if (!n) return false;
         if (i == s->ith) {
-            *run = (dw_run){all.first, all.first + dw_larger(dw_smaller(all.end - all.first - tenth, most), 1)};
+            *run = (dw_run){all.first, all.first + dw_smaller(dw_larger(n - tenth, (n + 1) / 2), most)};
             rest = left_of(pieces->tag, run->end, all.end);
         } else {
             *run = (dw_run){all.end - 1, all.end};
@@ -121,7 +123,7 @@ static bool take(const dw_step *s, const dw_pieces *pieces, int i, int most, dw_
     return true;
 }
 
-static bool next_run(const dw_step *s, dw_pieces *pieces, int most, dw_run *run) {
+bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, int most, dw_run *run) {
     for (; pieces->n_empty < s->n_threads; pieces->n_empty++)
         if (take(s, pieces, (s->ith + pieces->n_empty) % s->n_threads, most, run)) return true;
     return false;
@@ -129,10 +131,8 @@ static bool next_run(const dw_step *s, dw_pieces *pieces, int most, dw_run *run)
 
 int dw_pieces_next(const dw_step *s, dw_pieces *pieces) {
     dw_run run;
-    return next_run(s, pieces, 1, &run) ? run.first : -1;
+    return dw_pieces_run(s, pieces, 1, &run) ? run.first : -1;
 }
-
-bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run) { return next_run(s, pieces, DW_FEW_RUN, run); }
 
 int dw_pieces_dealt(const dw_step *s, const dw_pieces *pieces, int i) {
     int thread = 0;

@@ -92,8 +92,8 @@ typedef struct dw_rows {
 dw_pieces dw_pieces_begin(const dw_step *s, int n);
 /* The next piece, or -1: no more. */
 int dw_pieces_next(const dw_step *s, dw_pieces *pieces);
-/* Likewise, up to DW_FEW_RUN of the thread's own pieces at once, but the last tenth one by one; false: no more. */
-bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run);
+/* Likewise, up to `most` of the thread's own pieces at once, but fewer and fewer of the last tenth; false: no more. */
+bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, int most, dw_run *run);
 /* The number of piece i when numbers are dealt to the threads in turn.  For pieces that take the less time the higher
  * their number: all threads begin with long ones, and portions take about equally long. */
 int dw_pieces_dealt(const dw_step *s, const dw_pieces *pieces, int i);

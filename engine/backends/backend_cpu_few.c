@@ -65,7 +65,7 @@ void dw_dot_rows(dw_vectors *v, const dw_tensor *w, dw_rows rows, float *y, size
 
 bool dw_next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *first, int *n) {
     dw_run run;
-    if (!dw_pieces_run(s, pieces, &run)) return false;
+    if (!dw_pieces_run(s, pieces, DW_FEW_RUN, &run)) return false;
     *first = run.first * DW_FEW_ROWS;
     *n = dw_smaller(run.end * DW_FEW_ROWS, n_rows) - *first;
     return true;
@@ -76,19 +76,31 @@ dw_pieces dw_pieces_of_rows(const dw_step *s, int n_rows) {
     return dw_pieces_begin(s, n ? n : 1); // an empty selection still writes zeros
 }
 
+/* Heads first .. end - 1 of one kind. */
+static void project(const dw_step *s, int l, dw_vectors *v, dw_head_kind kind, dw_run heads) {
+    const dw_layer *w = &s->p->net->layer[l];
+    const dw_tensor *matrix = kind == DW_HEAD_Q ? &w->q : kind == DW_HEAD_K ? &w->k : &w->v;
+    const int n = s->p->net->hp.head_dim, n_rows = (heads.end - heads.first) * n;
+    dw_dot_rows(v, matrix, (dw_rows){NULL, heads.first * n, n_rows}, s->out, (size_t)n_rows);
+    for (int t = 0; t < v->n_cols; t++)
+        for (int i = heads.first; i < heads.end; i++)
+            dw_finish_head(s, l, kind, i, t, s->out + t * n_rows + (i - heads.first) * n);
+}
+
+/* Pieces are heads: those of q, then of k, then of v. */
 static void qkv(dw_pass *p, int l, int ith) {
     const dw_step *s = dw_step_of(p, ith);
     const dw_layer *w = &p->net->layer[l];
-    const int n = p->net->hp.head_dim;
+    const int first_of[] = {0, w->n_head, w->n_head + w->n_head_kv, w->n_head + 2 * w->n_head_kv};
+    const int most = dw_larger(DW_FEW_RUN * DW_FEW_ROWS / p->net->hp.head_dim, 1);
     dw_vectors v = dw_normed(s, &w->attn_norm);
-    dw_pieces pieces = dw_pieces_begin(s, w->n_head + 2 * w->n_head_kv);
-    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
-        const dw_head_kind kind = i < w->n_head ? DW_HEAD_Q : i < w->n_head + w->n_head_kv ? DW_HEAD_K : DW_HEAD_V;
-        const int head = kind == DW_HEAD_Q ? i : kind == DW_HEAD_K ? i - w->n_head : i - w->n_head - w->n_head_kv;
-        const dw_tensor *matrix = kind == DW_HEAD_Q ? &w->q : kind == DW_HEAD_K ? &w->k : &w->v;
-        dw_dot_rows(&v, matrix, (dw_rows){NULL, head * n, n}, s->out, (size_t)n);
-        for (int t = 0; t < v.n_cols; t++) dw_finish_head(s, l, kind, head, t, s->out + t * n);
-    }
+    dw_pieces pieces = dw_pieces_begin(s, first_of[DW_HEAD_V + 1]);
+    for (dw_run run; dw_pieces_run(s, &pieces, most, &run);)
+        for (dw_head_kind kind = DW_HEAD_Q; kind <= DW_HEAD_V; kind++) {
+            const dw_run heads = {dw_larger(run.first, first_of[kind]) - first_of[kind],
+                                  dw_smaller(run.end, first_of[kind + 1]) - first_of[kind]};
+            if (heads.first < heads.end) project(s, l, &v, kind, heads);
+        }
 }
 
 void dw_few_add_product(const dw_step *s, dw_vectors *v, const dw_tensor *w, const dw_tensor *bias) {

@@ -52,7 +52,7 @@ static void compute(dw_walk *k, int first, int n) {
 static void all_pieces(dw_walk *k) {
     const int rows = dw_walk_piece(k->w->sparse.group), n_ff = k->w->n_ff;
     dw_pieces pieces = dw_pieces_begin(k->s, (n_ff + rows - 1) / rows);
-    for (dw_run run; dw_pieces_run(k->s, &pieces, &run);)
+    for (dw_run run; dw_pieces_run(k->s, &pieces, DW_FEW_RUN, &run);)
         compute(k, run.first * rows, dw_smaller(run.end * rows, n_ff) - run.first * rows);
 }
 
