@@ -22,7 +22,7 @@ exp_spread exp_spread_of(double *x, size_t n) {
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 
-const exp_way exp_ways[EXP_N_WAYS] = {{1, 0}, {1, 512}, {1, 1024}, {1, 4096}, {3, 2048}};
+const exp_way exp_ways[EXP_N_WAYS] = {{1, 0}, {1, 512}, {1, 1024}, {1, 4096}, {3, 3072}};
 
 /* n_streams streams of n bytes that begin `apart` bytes behind each other. */
 static uint64_t read_plain(const uint8_t *p, size_t n, size_t apart, exp_way way) {

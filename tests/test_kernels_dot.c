@@ -338,11 +338,11 @@ static void read_on_zen_5(void) {
         dw_row_kind rows;
         dw_reach want;
     } of[] = {
-        {{DW_Q4_0, 3584, true}, {0, 16384, false, true, 192 << 10}},
-        {{DW_Q4_0, 18944, true}, {4096, 8192, false, true, 192 << 10}},
+        {{DW_Q4_0, 3584, true}, {0, 16384, false, true, 512 << 10}},
+        {{DW_Q4_0, 18944, true}, {4096, 8192, false, true, 512 << 10}},
         {{DW_Q4_0, 512, true}, {0, 16384, false, false, 0}},
-        {{DW_F16, 2048, true}, {0, 16384, false, true, 192 << 10}},
-        {{DW_F16, 8960, true}, {4096, 8192, true, true, 192 << 10}},
+        {{DW_F16, 2048, true}, {0, 16384, false, true, 512 << 10}},
+        {{DW_F16, 8960, true}, {4096, 8192, true, true, 512 << 10}},
         {{DW_F16, 8960, false}, {768, 8192, false, false, 0}},
     };
     for (int i = 0; i < 6; i++) {

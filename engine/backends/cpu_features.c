@@ -112,7 +112,7 @@ bool dw_level_usable(dw_level level) {
 /* Zen 5, from memory, at all levels (kernels_dot.h).  Activations that fill half of the first-level cache leave little of
  * it to weights.  Rows of up to MOST_SHORT bytes are taken together as elsewhere. */
 static dw_reach far_reach_of_zen_5(dw_level level, dw_row_kind rows) {
-    enum { MOST_ACT = 24 << 10, MOST_SHORT = 384, STREAMS_FROM = 192 << 10 };
+    enum { MOST_ACT = 24 << 10, MOST_SHORT = 384, STREAMS_FROM = 512 << 10 };
     const size_t row_bytes = dw_qtype_row_bytes(dw_qtype_get(rows.type), (size_t)rows.n);
     dw_reach reach = {.first = 0, .second = 16384, .one_by_one = row_bytes > MOST_SHORT,
                       .streams_from = row_bytes > MOST_SHORT ? STREAMS_FROM : 0};

@@ -131,8 +131,8 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *            Q5_K 0.92 to 0.95 beside 0.87 to 0.91, Q6_K no difference (0.88, 0.85); below 38 GB/s 0.01 to 0.03 more.
  *            Q8_0 with 2 and 8 KB 0.84 beside 0.84 (0.74, 0.67), with 16 KB 0.81.  Mini in Q4_0 with 16 KB: 0.98.
  *     Zen 5  Nothing into the first level (the code below then prefetches the current bytes) and 16 KB into the second,
- *            from memory (60 to 80 GB/s), two threads, huge pages, shares of a loop that reads the same, medians.  The
- *            loop prefetches 4 KB into the first level, so it is no bound here.
+ *            from memory (60 to 80 GB/s), two threads, huge pages, one stream, shares of a loop that reads the same 4 KB
+ *            ahead into the first level, medians.  It is no bound: streams (below) read more.
  *                Q4_0, rows of 3,584 values   1.05; with 2 and 16 KB 0.87
  *                Q8_0, of 3,584               1.00; with 512 bytes and 16 KB 0.90
  *                Q6_K, of 3,584               1.03; with 512 bytes and 16 KB 0.93
@@ -144,9 +144,9 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *            Rows that are taken together are slower from memory: of 1,024 values Q8_0 0.82, one by one 0.99, Q4_0 0.74
  *            and 0.92; the 7B in Q4_K, whose long rows are pairs elsewhere, decodes at 1.12 instead of 1.05 of the speed
  *            before.  Fours of up to 384 bytes remain: Q4_K of 512 values 0.84, one by one 0.78.
- *            Q4_0, Q4_1, Q5_0 and IQ4_NL are read without VBMI, whose loads cross lines: 1.05, 1.01, 1.04 and 1.04; with
- *            it at most 0.83, 0.94, 1.00 and 0.87.  With AVX2 the distances make little difference (Q8_0 0.97, with 768
- *            bytes 0.91).  Later CPUs of AMD take the same and were not measured.
+ *            Q4_0, Q4_1 and IQ4_NL are read without VBMI, whose loads cross lines: 1.05, 1.01 and 1.04; with it at most
+ *            0.83, 0.94 and 0.87.  Q5_0 is read with it, which in streams gains 1.05.  With AVX2 the distances make little
+ *            difference (Q8_0 0.97, with 768 bytes 0.91).  Later CPUs of AMD take the same and were not measured.
  *     Zen 3  768 bytes into the first level beside none (AVX2): 0.98 to 1.00.  The code below then prefetches the
  *            current bytes, which costs nothing clear (Q4_0 from L3 22.0 GB/s with it, 21.6 without).
  *
@@ -159,16 +159,30 @@ enum { LONG_RUN = 32 };
  * level.  The hardware prefetches each stream by itself and begins anew at each page of 4 KB; with three of them the memory
  * has always work.  No result depends on it.
  *
- *     Zen 5  2 KB ahead, calls of 2,048 rows, two threads, huge pages, pairs in turn with one stream, medians while memory
- *            reads 60 to 70 GB/s, rows of 3,584 and 18,944 values: Q4_0 1.21 and 1.22, Q4_1 1.23 and 1.18, Q5_0 1.42 and
- *            1.31, Q5_1 1.20 and 1.21, IQ4_NL 1.25 and 1.20, Q8_0 1.11 and 1.22, Q2_K 1.23 and 1.23, Q3_K 1.18 and 1.18, Q4_K
- *            1.29 and 1.27, Q5_K 1.24 and 1.20, Q6_K 1.18 and 1.12, F16 1.44 and 1.48, BF16 1.41 and 1.42: what a loop of
- *            three streams reads, but Q2_K and Q3_K, whose instructions are the limit.  While memory reads less than 45
- *            GB/s 1.0 to 1.1.  With AVX2 1.02 (types of 5 bits) to 1.44 (BF16).  Calls of 256 KB: 1.04 to 1.08, of 64 KB
- *            0.92.  Four streams were as fast, two slower than one; 1.5 and 3 KB were as fast, 4 KB and more slower.  Rows
- *            from cache are slower so: base and mini in Q4_0 decode at 0.88.
+ *     Zen 5  Times the speed of one stream, calls of 2,048 rows, two threads, huge pages, in turn, medians, rows of 3,584 and
+ *            18,944 values:
+ *                            memory reads 60 to 70 GB/s   85 to 88 GB/s
+ *                Q4_0        1.21  1.22                   1.06  1.13
+ *                Q4_1        1.23  1.18                   1.05  1.15
+ *                Q5_0        1.42  1.31                   1.07  1.18
+ *                Q5_1        1.20  1.21                   1.08  1.19
+ *                IQ4_NL      1.25  1.20                   1.04  1.13
+ *                Q8_0        1.11  1.22                   1.15  1.26
+ *                Q2_K        1.23  1.23                   1.06  0.95
+ *                Q3_K        1.18  1.18                   1.10  1.14
+ *                Q4_K        1.29  1.27                   1.04  1.21
+ *                Q5_K        1.24  1.20                   1.03  1.18
+ *                Q6_K        1.18  1.12                   1.19  1.43
+ *                F16         1.44  1.48                   1.16  1.21
+ *                BF16        1.41  1.42                   1.05  1.20
+ *            The first machine was measured 2 KB ahead (1.5 and 3 KB were as fast there, 4 KB slower), the second 3 KB (2 KB
+ *            were up to 0.1 slower there).  While memory reads less than 45 GB/s: 1.0 to 1.1.  With AVX2, on the first, 1.02
+ *            (types of 5 bits) to 1.44 (BF16).  Beside a loop of three streams the second read rows of 3,584 at 0.93 to 0.98
+ *            (BF16 0.87, Q2_K 0.86, Q3_K 0.80: their instructions), of 18,944 at 0.84 to 0.91 (0.78 to 0.80).  Calls of 512
+ *            KB: 1.00 to 1.03, of 256 KB 0.95 to 1.08.  Four streams were as fast, two slower than one.  Rows from cache are
+ *            slower so: base and mini in Q4_0 decode at 0.88.
  *     Others were not measured. */
-enum { STREAM_AHEAD = 2048 };
+enum { STREAM_AHEAD = 3072 };
 
 enum { SHORT_ROWS = 4, LONG_ROWS = 2, STREAMS = 3 }; // rows that are taken together
 
