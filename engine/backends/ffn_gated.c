@@ -1,7 +1,7 @@
 /* ffn_gated.c - the operator for gated layers: closed neurons are skipped where few tokens are computed.
  *
- * Each thread walks over its neurons: it computes the gates of a piece and tests them.  When a block of open neurons is
- * full and another one comes, or at the end, it computes their ups and adds their down rows to its sum.  With a
+ * Each thread walks over its neurons: it computes the gates of many and tests them.  When a block of open neurons is full
+ * and another one comes, or at the end, it computes their ups and adds their down rows to its sum.  With a
  * predictor the scores come before the walk, and only the gates of open neurons are computed.  The only barrier is
  * after a predictor's hidden values.  Rows of up and down of closed neurons are not read.
  *
@@ -188,8 +188,7 @@ static void prefetch_block(const dw_walk *k) {
 }
 
 /* Adds the open neurons of groups first .. end - 1 to the block; the groups are decided.  A full block waits for the
- * next open neuron.  Without a predictor gates are often computed meanwhile, and the beginning of the block's ups
- * arrives. */
+ * next open neuron; meanwhile the beginning of its ups arrives. */
 static void add_open_groups(dw_walk *k, int first, int end) {
     const int group = k->w->sparse.group;
     for (int i = first; i < end; i++) {
@@ -210,8 +209,9 @@ static void walk(dw_walk *k, const shares *of, int first_piece, int end_piece, f
     memset(sum, 0, (size_t)p->n_tokens * (size_t)p->net->hp.n_embd * sizeof *sum);
     if (k->predicted && end_piece > first_piece)
         dw_walk_scores(k, first_piece * of->rows / group, (end + group - 1) / group);
-    for (int first = first_piece * of->rows; first < end; first += of->rows) {
-        const int n = dw_smaller(of->rows, end - first), first_group = first / group,
+    const int most = k->predicted ? of->rows : DW_FEW_RUN * of->rows; // long calls are read faster
+    for (int first = first_piece * of->rows; first < end; first += most) {
+        const int n = dw_smaller(most, end - first), first_group = first / group,
                   end_group = (first + n + group - 1) / group;
         if (!k->predicted) dw_walk_gates(k, first, n);
         dw_walk_clear(k, first, first + n);
