@@ -332,7 +332,7 @@ static void amx_needs_all(void) {
 }
 
 /* Zen 5 reads rows of large models without prefetches into the first-level cache, but where activations fill it, and
- * long calls in streams, but of tiny rows. */
+ * long calls in streams, but of tiny rows; from cache only those of 16 bits. */
 static void read_on_zen_5(void) {
     static const struct {
         dw_row_kind rows;
@@ -343,13 +343,14 @@ static void read_on_zen_5(void) {
         {{DW_Q4_0, 512, true}, {0, 16384, false, false, 0}},
         {{DW_F16, 2048, true}, {0, 16384, false, true, 512 << 10}},
         {{DW_F16, 8960, true}, {4096, 8192, true, true, 512 << 10}},
-        {{DW_F16, 8960, false}, {768, 8192, false, false, 0}},
+        {{DW_F16, 8960, false}, {768, 8192, false, false, 48 << 10}},
+        {{DW_Q8_0, 8960, false}, {768, 8192, false, false, 0}},
     };
-    for (int i = 0; i < 6; i++) {
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         const dw_reach got = dw_reach_on(DW_ZEN_5, DW_AVX2, of[i].rows), want = of[i].want;
         CHECK(got.first == want.first && got.second == want.second && got.few_sums == want.few_sums &&
                   got.one_by_one == want.one_by_one && got.streams_from == want.streams_from,
-              "%d: %d, %d, %d, %d, %zu", i, got.first, got.second, got.few_sums, got.one_by_one, got.streams_from);
+              "%zu: %d, %d, %d, %d, %zu", i, got.first, got.second, got.few_sums, got.one_by_one, got.streams_from);
     }
 }
 

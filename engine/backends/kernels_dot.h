@@ -155,9 +155,9 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  * reading alone.)  Fewer rows come from a list, and prefetching stops at the end of the last one. */
 enum { LONG_RUN = 32 };
 
-/* A long call from memory is read in three streams: of each third of its rows one row at a time, prefetched into the first
- * level.  The hardware prefetches each stream by itself and begins anew at each page of 4 KB; with three of them the memory
- * has always work.  No result depends on it.
+/* A long call is read in three streams, from memory and of 16 bits also from cache (dw_reach_of): of each third of its
+ * rows one row at a time, prefetched into the first level.  The hardware prefetches each stream by itself and begins anew
+ * at each page of 4 KB; with three of them the memory has always work.  No result depends on it.
  *
  *     Zen 5  Times the speed of one stream, calls of 2,048 rows, two threads, huge pages, in turn, medians, rows of 3,584 and
  *            18,944 values:
@@ -179,8 +179,11 @@ enum { LONG_RUN = 32 };
  *            were up to 0.1 slower there).  While memory reads less than 45 GB/s: 1.0 to 1.1.  With AVX2, on the first, 1.02
  *            (types of 5 bits) to 1.44 (BF16).  Beside a loop of three streams the second read rows of 3,584 at 0.93 to 0.98
  *            (BF16 0.87, Q2_K 0.86, Q3_K 0.80: their instructions), of 18,944 at 0.84 to 0.91 (0.78 to 0.80).  Calls of 512
- *            KB: 1.00 to 1.03, of 256 KB 0.95 to 1.08.  Four streams were as fast, two slower than one.  Rows from cache are
- *            slower so: base and mini in Q4_0 decode at 0.88.
+ *            KB: 1.00 to 1.03, of 256 KB 0.95 to 1.08; base in F16, whose matrices of attention are 512 KB, decodes at 0.97
+ *            when calls of 48 KB are read so.  Four streams were as fast, two slower than one.
+ *            From cache: mini in F16 decodes at 1.06 to 1.11 when calls of 16, 32, 48 or 128 KB and more are read so, with
+ *            AVX2 (48 KB) at 1.20, as three rows share what is read of their F32 activations.  Mini in Q8_0 0.98, in Q4_0
+ *            0.88, base in Q8_0 0.99, in Q4_0 0.88.
  *     Others were not measured. */
 enum { STREAM_AHEAD = 3072 };
 

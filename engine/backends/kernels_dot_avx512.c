@@ -79,7 +79,8 @@ INLINE __m512 column_values(const uint8_t *act, size_t act_stride, int c, int i)
     return _mm512_load_ps((const float *)(act + (size_t)c * act_stride) + i);
 }
 
-// One row times n_cols <= 4 columns, or several times one; one or four sums for each, of values 16k.. for k = 0 1 2 3 modulo n_sums.
+/* One row times n_cols <= 4 columns, or several times one; one or four sums for each, of values 16k.. for k = 0 1 2 3 modulo
+ * n_sums. */
 INLINE void rows_float(dw_qtype type, int n_sums, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w,
                        beyond next, int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
