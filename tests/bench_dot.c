@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_ROUNDS = 1024, PIECE = 32 }; // rows of one call, as the cpu backend has it
+enum { MAX_ROUNDS = 1024, PIECE = 32 }; // rows of one call: too few for streams (kernels_dot.h)
 
 typedef struct bench {
     dw_pool *pool;

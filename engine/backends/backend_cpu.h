@@ -144,7 +144,7 @@ static inline int dw_share(int n, int i, int n_shares) { return (int)((size_t)n 
 
 enum {
     DW_FEW_ROWS = 32,   // of a piece in `few`
-    DW_FEW_RUN = 64,    // pieces
+    DW_FEW_RUN = 64,    // most pieces of a call; q, k and v take as many rows in heads
     DW_TAIL_PIECES = 16, // of a gated layer: most pieces of the rest
     DW_MANY_ROWS = 256, // most rows of a piece in `many`, except for wider heads
 };

@@ -1,6 +1,6 @@
 /* ffn_gated.c - the operator for gated layers: closed neurons are skipped where few tokens are computed.
  *
- * Each thread walks over its neurons: it computes the gates of many and tests them.  When a block of open neurons is full
+ * Each thread walks over its neurons: it computes the gates of up to 64 pieces, then tests them.  When a block of open neurons is full
  * and another one comes, or at the end, it computes their ups and adds their down rows to its sum.  With a
  * predictor the scores come before the walk, and only the gates of open neurons are computed.  The only barrier is
  * after a predictor's hidden values.  Rows of up and down of closed neurons are not read.
@@ -188,7 +188,7 @@ static void prefetch_block(const dw_walk *k) {
 }
 
 /* Adds the open neurons of groups first .. end - 1 to the block; the groups are decided.  A full block waits for the
- * next open neuron; meanwhile the beginning of its ups arrives. */
+ * next open neuron.  At the end of a run gates are computed meanwhile, and the beginning of its ups arrives. */
 static void add_open_groups(dw_walk *k, int first, int end) {
     const int group = k->w->sparse.group;
     for (int i = first; i < end; i++) {
@@ -209,7 +209,7 @@ static void walk(dw_walk *k, const shares *of, int first_piece, int end_piece, f
     memset(sum, 0, (size_t)p->n_tokens * (size_t)p->net->hp.n_embd * sizeof *sum);
     if (k->predicted && end_piece > first_piece)
         dw_walk_scores(k, first_piece * of->rows / group, (end + group - 1) / group);
-    const int most = k->predicted ? of->rows : DW_FEW_RUN * of->rows; // long calls are read faster
+    const int most = k->predicted ? of->rows : DW_FEW_RUN * of->rows; // Zen 5 reads long calls faster; others were not measured
     for (int first = first_piece * of->rows; first < end; first += most) {
         const int n = dw_smaller(most, end - first), first_group = first / group,
                   end_group = (first + n + group - 1) / group;

@@ -145,7 +145,8 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *            and 0.92; the 7B in Q4_K, whose long rows are pairs elsewhere, decodes at 1.12 instead of 1.05 of the speed
  *            before.  Fours of up to 384 bytes remain: Q4_K of 512 values 0.84, one by one 0.78.
  *            Q4_0, Q4_1 and IQ4_NL are read without VBMI, whose loads cross lines: 1.05, 1.01 and 1.04; with it at most
- *            0.83, 0.94 and 0.87.  Q5_0 is read with it, which in streams gains 1.05.  With AVX2 the distances make little
+ *            0.83, 0.94 and 0.87.  Q5_0 1.04 without, 1.00 with it; in
+ *            streams it is 1.05 times as fast with it, so it is read with it.  With AVX2 the distances make little
  *            difference (Q8_0 0.97, with 768 bytes 0.91).  Later CPUs of AMD take the same and were not measured.
  *     Zen 3  768 bytes into the first level beside none (AVX2): 0.98 to 1.00.  The code below then prefetches the
  *            current bytes, which costs nothing clear (Q4_0 from L3 22.0 GB/s with it, 21.6 without).
@@ -156,8 +157,9 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
 enum { LONG_RUN = 32 };
 
 /* A long call is read in three streams, from memory and of 16 bits also from cache (dw_reach_of): of each third of its
- * rows one row at a time, prefetched into the first level.  The hardware prefetches each stream by itself and begins anew
- * at each page of 4 KB; with three of them the memory has always work.  No result depends on it.
+ * rows one row at a time, prefetched into the first level.  Why it is faster is not known: perhaps the hardware, which
+ * prefetches each stream by itself, begins anew at each page of 4 KB.  No result depends on it.  Prefetches pass the end
+ * of the last row by up to 3 KB.
  *
  *     Zen 5  Times the speed of one stream, calls of 2,048 rows, two threads, huge pages, in turn, medians, rows of 3,584 and
  *            18,944 values:
