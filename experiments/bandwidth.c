@@ -24,16 +24,20 @@ exp_spread exp_spread_of(double *x, size_t n) {
 
 const exp_way exp_ways[EXP_N_WAYS] = {{1, 0}, {1, 512}, {1, 1024}, {1, 4096}, {3, 3072}};
 
-/* n_streams streams of n bytes that begin `apart` bytes behind each other. */
-static uint64_t read_plain(const uint8_t *p, size_t n, size_t apart, exp_way way) {
+static inline void prefetch_ahead(const uint8_t *from, exp_way way) {
+    if (way.prefetch)
+        for (int k = 0; k < 256; k += 64) __builtin_prefetch(from + way.prefetch + k);
+}
+
+/* n_streams streams of n bytes, one behind the other. */
+static uint64_t read_plain(const uint8_t *p, size_t n, exp_way way) {
     typedef uint64_t pair __attribute__((vector_size(16)));
     pair sum[8] = {{0}};
     for (size_t i = 0; i + 256 <= n; i += 256)
         for (int s = 0; s < way.n_streams; s++) {
-            const uint8_t *from = p + (size_t)s * apart + i;
+            const uint8_t *from = p + (size_t)s * n + i;
             const pair *w = (const pair *)(const void *)from;
-            if (way.prefetch)
-                for (int k = 0; k < 256; k += 64) __builtin_prefetch(from + way.prefetch + k);
+            prefetch_ahead(from, way);
             sum[0] += w[0] + w[8];
             sum[1] += w[1] + w[9];
             sum[2] += w[2] + w[10];
@@ -48,15 +52,14 @@ static uint64_t read_plain(const uint8_t *p, size_t n, size_t apart, exp_way way
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) static uint64_t read_avx512(const uint8_t *p, size_t n, size_t apart, exp_way way) {
+__attribute__((target("avx512f"))) static uint64_t read_avx512(const uint8_t *p, size_t n, exp_way way) {
     typedef uint64_t wide __attribute__((vector_size(64)));
     wide a = {0}, b = {0}, c = {0}, d = {0};
     for (size_t i = 0; i + 256 <= n; i += 256)
         for (int s = 0; s < way.n_streams; s++) {
-            const uint8_t *from = p + (size_t)s * apart + i;
+            const uint8_t *from = p + (size_t)s * n + i;
             const wide *w = (const wide *)(const void *)from;
-            if (way.prefetch)
-                for (int k = 0; k < 256; k += 64) __builtin_prefetch(from + way.prefetch + k);
+            prefetch_ahead(from, way);
             a += w[0];
             b += w[1];
             c += w[2];
@@ -71,9 +74,9 @@ uint64_t exp_read_bytes(const void *memory, size_t n, exp_way way) {
     const uint8_t *p = memory;
     const size_t each = n / (size_t)way.n_streams / 256 * 256;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) return read_avx512(p, each, each, way);
+    if (__builtin_cpu_supports("avx512f")) return read_avx512(p, each, way);
 #endif
-    return read_plain(p, each, each, way);
+    return read_plain(p, each, way);
 }
 
 typedef struct reading {
@@ -147,6 +150,7 @@ static size_t default_bytes(int n_threads) {
 double exp_best_way(dw_pool *pool, const exp_span *span, size_t n_spans, double *seconds, exp_way *way) {
     enum { PASSES = 3 };
     double rates[EXP_N_WAYS][PASSES], best = -1;
+    *way = exp_ways[0];
     for (int pass = -1; pass < PASSES; pass++) // in turn; the first is not counted
         for (int i = 0; i < EXP_N_WAYS; i++) {
             const double rate = exp_read_spans(pool, span, n_spans, exp_ways[i], seconds);

@@ -14,7 +14,7 @@
 typedef struct exp_way {
     int n_streams, prefetch;
 } exp_way;
-enum { EXP_N_WAYS = 5, EXP_MOST_PREFETCH = 4096 };
+enum { EXP_N_WAYS = 5, EXP_MOST_PREFETCH = 4096 }; // the largest of exp_ways
 extern const exp_way exp_ways[EXP_N_WAYS];
 
 /* Gigabytes (1e9) a second that all threads of the pool read together from memory larger than the caches, each its own

@@ -6,7 +6,7 @@
  * threads' CPU time, so that other work on the machine disturbs less: rate = bytes * threads / sum of their CPU
  * seconds.  The reading loop and all kernels take turns; a round's share is the kernel's rate / the loop's rate in the
  * same round.  Printed: best rates, median share.  Memory is touched before, so caches hold what fits; more than 48 MB are
- * read as a large model's rows are (DW_CACHED). */
+ * read as a large model's rows are (DW_CACHED), but in short calls, so that Zen 5 reads them in one stream (kernels_dot.h). */
 #include "backends/kernels.h"
 
 #include <math.h>

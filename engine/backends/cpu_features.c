@@ -124,9 +124,11 @@ static dw_reach far_reach_of_zen_5(dw_level level, dw_row_kind rows) {
 dw_reach dw_reach_on(dw_maker on, dw_level level, dw_row_kind rows) {
     const bool is_packed = dw_qtype_block(rows.type) > 1, is_16_bit = rows.type == DW_F16 || rows.type == DW_BF16;
     const bool is_long = rows.n > 2048; // probably in no cache
+    enum { NEAR_STREAMS_FROM = 48 << 10 };
     if (on == DW_INTEL) return (dw_reach){.first = 2048, .second = 4096};
     if (on == DW_ZEN_5 && rows.from_memory) return far_reach_of_zen_5(level, rows);
-    if (on == DW_ZEN_5) return (dw_reach){.first = 768, .second = 8192, .streams_from = is_16_bit ? 48 << 10 : 0};
+    if (on == DW_ZEN_5)
+        return (dw_reach){.first = 768, .second = 8192, .streams_from = is_16_bit ? NEAR_STREAMS_FROM : 0};
     if (is_long && is_packed && level >= DW_AVX512)
         return (dw_reach){.first = 2048, .second = rows.type == DW_Q8_0 ? 8192 : 16384};
     return (dw_reach){.first = level >= DW_AVX512 ? 768 : 0, .second = 8192, .few_sums = is_long && is_16_bit};

@@ -1,9 +1,9 @@
 /* ffn_gated.c - the operator for gated layers: closed neurons are skipped where few tokens are computed.
  *
- * Each thread walks over its neurons: it computes the gates of up to 64 pieces, then tests them.  When a block of open neurons is full
- * and another one comes, or at the end, it computes their ups and adds their down rows to its sum.  With a
- * predictor the scores come before the walk, and only the gates of open neurons are computed.  The only barrier is
- * after a predictor's hidden values.  Rows of up and down of closed neurons are not read.
+ * Each thread walks over its neurons: it computes the gates of up to DW_FEW_RUN pieces, then tests them.  When a block of
+ * open neurons is full and another one comes, or at the end, it computes their ups and adds their down rows to its sum.
+ * With a predictor the scores come before the walk, and only the gates of open neurons are computed.  The only barrier
+ * is after a predictor's hidden values.  Rows of up and down of closed neurons are not read.
  *
  * With several tokens a neuron is computed if it is open for any of them; for the others it adds zero. */
 #include "backends/ffn_gated.h"
@@ -209,7 +209,8 @@ static void walk(dw_walk *k, const shares *of, int first_piece, int end_piece, f
     memset(sum, 0, (size_t)p->n_tokens * (size_t)p->net->hp.n_embd * sizeof *sum);
     if (k->predicted && end_piece > first_piece)
         dw_walk_scores(k, first_piece * of->rows / group, (end + group - 1) / group);
-    const int most = k->predicted ? of->rows : DW_FEW_RUN * of->rows; // Zen 5 reads long calls faster; others were not measured
+    // Zen 5 reads long calls faster; others were not measured.
+    const int most = k->predicted ? of->rows : DW_FEW_RUN * of->rows;
     for (int first = first_piece * of->rows; first < end; first += most) {
         const int n = dw_smaller(most, end - first), first_group = first / group,
                   end_group = (first + n + group - 1) / group;

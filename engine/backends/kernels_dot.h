@@ -112,7 +112,8 @@ static inline ALWAYS_INLINE bool has_float_rows(dw_qtype type) {
 static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_block_bytes(type); }
 
 /* Rows are read one after the other, so that the weights are one stream (four at once: 0.72 of the speed, 600 MB of
- * Q4_0), but some short and long ones together (kernels_dot_rows.inc).  What comes is prefetched into the second-level
+ * Q4_0), but some short and long ones together (kernels_dot_rows.inc), and long calls on Zen 5 as three streams (below).
+ * What comes is prefetched into the second-level
  * cache, and from a shorter distance into the first: early prefetches there would drive out F32 activations.  Distances
  * (dw_reach_of), first and second level, speed of decoding beside others:
  *
@@ -145,9 +146,9 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  *            and 0.92; the 7B in Q4_K, whose long rows are pairs elsewhere, decodes at 1.12 instead of 1.05 of the speed
  *            before.  Fours of up to 384 bytes remain: Q4_K of 512 values 0.84, one by one 0.78.
  *            Q4_0, Q4_1 and IQ4_NL are read without VBMI, whose loads cross lines: 1.05, 1.01 and 1.04; with it at most
- *            0.83, 0.94 and 0.87.  Q5_0 1.04 without, 1.00 with it; in
- *            streams it is 1.05 times as fast with it, so it is read with it.  With AVX2 the distances make little
- *            difference (Q8_0 0.97, with 768 bytes 0.91).  Later CPUs of AMD take the same and were not measured.
+ *            0.83, 0.94 and 0.87.  Q5_0 1.04 without, 1.00 with it; in streams it is 1.05 times as fast with it, so it
+ *            is read with it.  With AVX2 the distances make little difference (Q8_0 0.97, with 768 bytes 0.91).  Later
+ *            CPUs of AMD take the same and were not measured.
  *     Zen 3  768 bytes into the first level beside none (AVX2): 0.98 to 1.00.  The code below then prefetches the
  *            current bytes, which costs nothing clear (Q4_0 from L3 22.0 GB/s with it, 21.6 without).
  *
@@ -202,7 +203,7 @@ enum { SHORT_ROWS = 4, LONG_ROWS = 2, STREAMS = 3 }; // rows that are taken toge
  * longest rows have 2,048 values, at 0.97 to 1.05.  Not measured on Intel. */
 
 typedef struct beyond {
-    const uint8_t *end; // nothing is prefetched from here on
+    const uint8_t *end; // where prefetching into the second level stops, and with it into the first; streams pass it
     dw_reach reach;
 } beyond;
 
@@ -211,11 +212,13 @@ static inline ALWAYS_INLINE beyond beyond_of(const dw_dot_job *j) {
     return (beyond){end + (j->n_rows >= LONG_RUN ? j->reach.second : 0), j->reach};
 }
 
-/* p is in a row that ends `left` bytes further on.  What is read after that begins `skipped` bytes behind its end, 0 in
- * all but pairs of rows. */
-static inline ALWAYS_INLINE void prefetch(const uint8_t *p, beyond b, int bytes, int left, size_t skipped) {
-    const size_t to_second = (size_t)b.reach.second + (b.reach.second >= left ? skipped : 0);
-    const size_t to_first = (size_t)b.reach.first + (b.reach.first >= left ? skipped : 0);
+/* Rows that are read together next to each other skip each other's bytes; streams go on in the row that follows. */
+static inline ALWAYS_INLINE size_t skipped(int n_rows, size_t row_bytes) { return n_rows == LONG_ROWS ? row_bytes : 0; }
+
+/* p is in a row that ends `left` bytes further on.  What is read after that begins `between` bytes behind its end. */
+static inline ALWAYS_INLINE void prefetch(const uint8_t *p, beyond b, int bytes, int left, size_t between) {
+    const size_t to_second = (size_t)b.reach.second + (b.reach.second >= left ? between : 0);
+    const size_t to_first = (size_t)b.reach.first + (b.reach.first >= left ? between : 0);
     /* One comparison, no branch.  (Intel: a comparison for each level takes base in Q4_0 to 0.97 and mini in F16 to 0.96;
      * branches cost as much.) */
     const bool has_more = b.end - p > (ptrdiff_t)to_second;

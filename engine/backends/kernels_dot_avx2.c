@@ -207,7 +207,7 @@ INLINE void rows_float(dw_qtype type, int n_sums, int n_rows, size_t row_bytes, 
 #pragma GCC unroll 3
         for (int r = 0; r < n_rows; r++) {
             const uint8_t *from = w + (size_t)r * row_bytes;
-            prefetch(from, next, 32 * bytes, (n - i) * bytes, n_rows == LONG_ROWS ? row_bytes : 0);
+            prefetch(from, next, 32 * bytes, (n - i) * bytes, skipped(n_rows, row_bytes));
             for (int k = 0; k < 4; k++) {
                 const __m256 v = load_values(type, from + 8 * k * bytes);
                 for (int c = 0; c < n_cols; c++) {

@@ -32,8 +32,8 @@ int exp_program_eval(exp_program *s, const stock_tokens *t, dw_err *err);
 /* (n_vocab) logits of output row i, borrowed until the next call. */
 const float *exp_program_logits(exp_program *s, int i, dw_err *err);
 
-/* GB/s that the threads read of the weights of a token, where they lie, once and in their order there: what a loop that
- * does nothing else reaches.  Of upstream: 0. */
+/* GB/s that the threads read of the weights of a token, where they lie, once, in the way that was fastest at the first
+ * call (bandwidth.h): what a loop that does nothing else reaches.  Of upstream: 0. */
 double exp_program_read(exp_program *s);
 
 /* Perplexity as llama-perplexity defines it: window w is ids[w * n_ctx ..], evaluated from an empty cache, its first
