@@ -98,6 +98,7 @@ $B/faults.so: tests/preload_faults.c
 	$(CC) $(STD) $(WARN) -O2 -g -D_GNU_SOURCE -shared -fPIC $< -ldl -o $@
 
 $B/bench_collect $B/bench_obs: $B/prune.a
+$B/bench_dot: $B/experiments.a
 $B/bench_backward: $B/tests/bench_own_gemm.o $B/tests/bench_peer_gemm.o
 # A peer, where it is installed (Debian: libdnnl-dev).
 ifneq ($(wildcard /usr/include/dnnl.h),)

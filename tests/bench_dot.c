@@ -1,13 +1,16 @@
 /* bench_dot.c - how fast the dot rows read weights, beside a loop that only reads.
  *
- *   build/bench_dot [-t threads] [-m MB of weights] [-n row length] [-c columns] [-r rounds] [TYPE or LEVEL]...
+ *   build/bench_dot [-t threads] [-m MB of weights] [-n row length] [-p rows of a call] [-c columns] [-r rounds]
+ *                   [TYPE or LEVEL]...
  *
  * Timed: all threads, each over its part of one matrix as large as -m, activations packed before.  The clock is the
  * threads' CPU time, so that other work on the machine disturbs less: rate = bytes * threads / sum of their CPU
- * seconds.  The reading loop and all kernels take turns; a round's share is the kernel's rate / the loop's rate in the
- * same round.  Printed: best rates, median share.  Memory is touched before, so caches hold what fits; more than 48 MB are
- * read as a large model's rows are (DW_CACHED), but in short calls, so that Zen 5 reads them in one stream (kernels_dot.h). */
+ * seconds.  The reading loops (exp_ways) and all kernels take turns; a round's share is the kernel's rate / the best loop's
+ * rate in the same round.  Printed: best rates, median share.  Memory is touched before, so caches hold what fits; more than
+ * 48 MB are read as a large model's rows are (DW_CACHED).  A call takes 32 rows, too few for streams (kernels_dot.h); with
+ * -p 2048 long rows are read in streams where the CPU's way says so. */
 #include "backends/kernels.h"
+#include "experiments/bandwidth.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,44 +20,34 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_ROUNDS = 1024, PIECE = 32 }; // rows of one call: too few for streams (kernels_dot.h)
+enum { MAX_ROUNDS = 1024 };
 
 typedef struct bench {
     dw_pool *pool;
     uint8_t *weights;
     size_t bytes;
-    int n, n_cols;
+    int n, n_cols, n_piece;      // n_piece: rows of one call
     const dw_dot_kernel *kernel; // NULL: only read
+    exp_way way;                 // then
     float *x; // activations, and how the kernel wants them
     uint8_t *act;
     float *y;
     double *cpu_seconds; // of each thread, 8 apart
 } bench;
 
-typedef uint64_t pair __attribute__((vector_size(16)));
-
 static volatile uint64_t sink;
-
-static void read_bytes(const uint8_t *p, size_t n) {
-    pair sum[4] = {{0}};
-    for (size_t i = 0; i + 64 <= n; i += 64) {
-        __builtin_prefetch(p + i + 4096);
-        for (size_t k = 0; k < 4; k++) sum[k] ^= *(const pair *)(p + i + 16 * k);
-    }
-    sum[0] ^= sum[1] ^ sum[2] ^ sum[3];
-    sink = sum[0][0] ^ sum[0][1];
-}
 
 static void work(const bench *b, int ith, int n_threads) {
     if (!b->kernel) {
         const size_t part = b->bytes / (size_t)n_threads / 64 * 64;
-        read_bytes(b->weights + part * (size_t)ith, part);
+        sink = exp_read_bytes(b->weights + part * (size_t)ith, part, b->way);
         return;
     }
     const size_t row_bytes = dw_qtype_row_bytes(dw_qtype_get(b->kernel->type), (size_t)b->n);
     const size_t n_rows = b->bytes / row_bytes / (size_t)n_threads, first = n_rows * (size_t)ith;
-    for (size_t r = first; r < first + n_rows; r += PIECE) { // y is one small piece for each thread
-        const int here = (int)(first + n_rows - r < PIECE ? first + n_rows - r : PIECE);
+    const size_t piece = (size_t)b->n_piece;
+    for (size_t r = first; r < first + n_rows; r += piece) { // y is one small piece for each thread
+        const int here = (int)(first + n_rows - r < piece ? first + n_rows - r : piece);
         b->kernel->rows(&(dw_dot_job){
             .w = b->weights + r * row_bytes,
             .row_bytes = row_bytes,
@@ -63,8 +56,8 @@ static void work(const bench *b, int ith, int n_threads) {
             .act = b->act,
             .act_stride = dw_act_bytes(b->kernel->form, b->n),
             .n_cols = b->n_cols,
-            .y = b->y + (size_t)ith * PIECE * DW_DOT_MAX_COLS,
-            .y_stride = PIECE,
+            .y = b->y + (size_t)ith * piece * DW_DOT_MAX_COLS,
+            .y_stride = piece,
             .reach = dw_reach_of(b->kernel->level, (dw_row_kind){b->kernel->type, b->n, b->bytes > DW_CACHED})});
     }
 }
@@ -94,6 +87,16 @@ static double rate(bench *b) {
         for (int i = 0; i < n_threads; i++) seconds += b->cpu_seconds[8 * i];
     }
     return n * (double)b->bytes * n_threads / seconds * 1e-9;
+}
+
+static double rate_of_loop(bench *b) {
+    double best = 0;
+    b->kernel = NULL;
+    for (int i = 0; i < EXP_N_WAYS; i++) {
+        b->way = exp_ways[i];
+        best = fmax(best, rate(b));
+    }
+    return best;
 }
 
 // Encoded normal numbers, one row after the other.
@@ -146,8 +149,7 @@ static void run_type(bench *b, const dw_qtype_row *t, int n_rounds, char **names
     if (!n_kernels) return;
     fill(b, t->id);
     for (int round = 0; round < n_rounds; round++) {
-        b->kernel = NULL;
-        const double read = rate(b);
+        const double read = rate_of_loop(b);
         best_read = fmax(best_read, read);
         for (int k = 0; k < n_kernels; k++) {
             use(b, kernel[k]);
@@ -164,11 +166,12 @@ static void run_type(bench *b, const dw_qtype_row *t, int n_rounds, char **names
 
 int main(int argc, char **argv) {
     int n_threads = 2, megabytes = 1024, n_rounds = 5;
-    bench b = {.n = 3584, .n_cols = 1};
-    for (int o; (o = getopt(argc, argv, "t:m:n:c:r:")) != -1;) {
+    bench b = {.n = 3584, .n_cols = 1, .n_piece = 32};
+    for (int o; (o = getopt(argc, argv, "t:m:n:p:c:r:")) != -1;) {
         int *to = o == 't'   ? &n_threads
                   : o == 'm' ? &megabytes
                   : o == 'n' ? &b.n
+                  : o == 'p' ? &b.n_piece
                   : o == 'c' ? &b.n_cols
                   : o == 'r' ? &n_rounds
                              : NULL;
@@ -182,12 +185,12 @@ int main(int argc, char **argv) {
     b.weights = memory ? memory + (64 - (uintptr_t)memory % 64) : NULL; // as files are mapped
     b.act = dw_alloc((size_t)b.n_cols, dw_act_bytes(DW_ACT_F32, b.n), "activations", &err);
     b.x = dw_alloc((size_t)b.n, sizeof *b.x, "a vector", &err);
-    b.y = dw_alloc((size_t)n_threads * DW_DOT_MAX_COLS, PIECE * sizeof(float), "results", &err);
+    b.y = dw_alloc((size_t)n_threads * DW_DOT_MAX_COLS, (size_t)b.n_piece * sizeof(float), "results", &err);
     b.cpu_seconds = dw_alloc((size_t)n_threads, 8 * sizeof(double), "clocks", &err);
     if (!b.pool || !b.weights || !b.act || !b.x || !b.y || !b.cpu_seconds)
         return fprintf(stderr, "bench_dot: %s\n", err.text), 1;
-    printf("%d threads, %d MB, rows of %d, %d columns; GB/s of weights, best of %d\n", n_threads, megabytes, b.n,
-           b.n_cols, n_rounds);
+    printf("%d threads, %d MB, rows of %d, %d a call, %d columns; GB/s of weights, best of %d\n", n_threads, megabytes,
+           b.n, b.n_piece, b.n_cols, n_rounds);
     printf("type    level         best  reading    share\n");
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) run_type(&b, t, n_rounds, argv + optind, argc - optind);
     dw_pool_free(b.pool);

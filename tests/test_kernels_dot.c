@@ -143,7 +143,44 @@ static void compare_sizes(const dw_dot_kernel *k) {
     for (size_t gap = 1; gap < 6; gap += 2) compare(k, 512, 1, 1, gap);
 }
 
+/* Streams take any number of rows, also fewer than there are streams, from a call's size on; no bit depends on that. */
+static void compare_streams(const dw_dot_kernel *k) {
+    enum { N = 512 };
+    const dw_qtype_row *t = dw_qtype_get(k->type);
+    const size_t row_bytes = dw_qtype_row_bytes(t, N);
+    dw_rng rng;
+    dw_rng_seed(&rng, 5);
+    guarded w = guard(ROWS * row_bytes), act = guard(dw_act_bytes(k->form, N));
+    static float x[N];
+    for (int i = 0; i < N; i++) x[i] = (float)dw_rng_normal(&rng);
+    dw_act_pack(k->level, k->form, x, N, act.data);
+    for (int r = 0; r < ROWS; r++) random_weights(&rng, t, w.data + (size_t)r * row_bytes, row_bytes);
+    for (int n_rows = 1; n_rows <= ROWS; n_rows++) {
+        const uint8_t *from = w.data + (size_t)(ROWS - n_rows) * row_bytes; // the last row ends where memory does
+        float y[3][ROWS + 1] = {{0}};
+        for (size_t i = 0; i < 3; i++) {
+            const size_t streams_from = i ? (size_t)n_rows * row_bytes + i - 1
+                                          : 0; // none, from these bytes on, from more
+            y[i][n_rows] = 77;
+            k->rows(&(dw_dot_job){from,
+                                  row_bytes,
+                                  n_rows,
+                                  N,
+                                  act.data,
+                                  0,
+                                  1,
+                                  y[i],
+                                  ROWS,
+                                  {.second = 8192, .one_by_one = true, .streams_from = streams_from}});
+        }
+        CHECK(!memcmp(y[0], y[1], sizeof y[0]) && !memcmp(y[0], y[2], sizeof y[0]), "%s: %d rows", text_of(k, N, 1),
+              n_rows);
+    }
+    unguard(&w), unguard(&act);
+}
+
 static void lengths(void) { every_usable(compare_lengths); }
+static void streams(void) { every_usable(compare_streams); }
 static void columns(void) { every_usable(compare_columns); }
 static void sizes(void) { every_usable(compare_sizes); }
 
@@ -354,6 +391,19 @@ static void read_on_zen_5(void) {
     }
 }
 
+static void vbmi_on_zen_5(void) {
+    static const dw_qtype slower[] = {DW_Q4_0, DW_Q4_1, DW_IQ4_NL};
+    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
+        bool is_slower = false;
+        for (size_t i = 0; i < sizeof slower / sizeof *slower; i++) is_slower |= slower[i] == t->id;
+        CHECK(dw_vbmi_is_faster_on(DW_ZEN_5, (dw_row_kind){t->id, 4096, true}) != is_slower, "%s", t->name);
+        CHECK(dw_vbmi_is_faster_on(DW_ZEN_5, (dw_row_kind){t->id, 4096, false}) &&
+                  dw_vbmi_is_faster_on(DW_INTEL, (dw_row_kind){t->id, 4096, true}) &&
+                  dw_vbmi_is_faster_on(DW_OTHER_MAKER, (dw_row_kind){t->id, 4096, true}),
+              "%s", t->name);
+    }
+}
+
 static void found(void) {
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++)
         for (int l = 0; l < DW_N_LEVELS; l++) {
@@ -374,9 +424,11 @@ static const test_case cases[] = {
     {"amx needs AVX512_BF16, AMX_INT8 and saved tiles; some rows need AVX512_VBMI", amx_needs_all},
     {"every type has a row at every level", found},
     {"on Zen 5 rows from memory have distances of their own", read_on_zen_5},
+    {"on Zen 5 three types are read from memory without VBMI", vbmi_on_zen_5},
     {"all levels pack activations alike, to the nearest step", packing_agrees},
     {"packing changes normal values by half a percent", packing_error},
     {"rows of any length, read to the last byte and no further, equal decoded weights times activations", lengths},
+    {"streams give what rows one by one give, of any number of rows", streams},
     {"several columns give what each gives alone", columns},
     {"large and small activations, rows at any address", sizes},
     {"codes and activations at their largest", extremes},

@@ -137,9 +137,13 @@ dw_reach dw_reach_on(dw_maker on, dw_level level, dw_row_kind rows) {
 dw_reach dw_reach_of(dw_level level, dw_row_kind rows) { return dw_reach_on(maker, level, rows); }
 
 /* Blocks of 18 and 20 bytes: VBMI loads 64 bytes that cross cache lines. */
-bool dw_rows_with_vbmi(dw_level level, dw_row_kind rows) {
+bool dw_vbmi_is_faster_on(dw_maker on, dw_row_kind rows) {
     const bool crosses_lines = rows.type == DW_Q4_0 || rows.type == DW_Q4_1 || rows.type == DW_IQ4_NL;
-    return dw_level_has_vbmi(level) && !(maker == DW_ZEN_5 && rows.from_memory && crosses_lines);
+    return !(on == DW_ZEN_5 && rows.from_memory && crosses_lines);
+}
+
+bool dw_rows_with_vbmi(dw_level level, dw_row_kind rows) {
+    return dw_level_has_vbmi(level) && dw_vbmi_is_faster_on(maker, rows);
 }
 
 bool dw_level_has_bf16(dw_level level) { return level >= DW_AVX512 && dw_level_usable(level) && has_bf16_dots; }
