@@ -45,20 +45,31 @@ typedef struct dw_int8_tile {
 } dw_int8_tile;
 _Static_assert(sizeof(dw_int8_row) == 384 && sizeof(dw_int8_tile) % 64 == 0, "rows and tiles stay aligned to 64 bytes");
 
-/* C[row tile][token tile] (16, 16) (+)= panel . x over n_blocks blocks of 32.  One or two tiles follow each other. */
+/* Parts of rows that are multiplied later: of row r < n_rows, n_bytes from row[r] + offset on. */
+typedef struct dw_int8_ahead {
+    const uint8_t *const *row;
+    int n_rows;
+    size_t offset, n_bytes;
+} dw_int8_ahead;
+
+/* C[row tile][token tile] (16, 16) (+)= panel . x over n_blocks blocks of 32.  One or two tiles follow each other.
+ * Meanwhile what is ahead is prefetched, a row at a time; not with AMX. */
 typedef struct dw_int8_product {
     const dw_int8_row *panel;
     const dw_int8_tile *x;
     int n_row_tiles, n_token_tiles, n_blocks;
     float *c;
     bool fresh; // c begins at zero
+    const dw_int8_ahead *ahead; // NULL: nothing is prefetched
 } dw_int8_product;
 
 /* The functions of a level; NULL for types that are not multiplied in this form. */
 typedef struct dw_int8 {
     /* Packs block `block` of a tile: x (16, 32), rows ldx apart. */
     void (*pack)(const float *x, size_t ldx, int block, dw_int8_tile *tile);
-    void (*unpack[DW_QTYPE_END])(const uint8_t *w, int n_blocks, dw_int8_row *row);
+    /* Rows 0 .. n_rows - 1 of the panel: n_blocks blocks of 32 from row[r] + offset on. */
+    void (*unpack[DW_QTYPE_END])(const uint8_t *const *row, size_t offset, int n_rows, int n_blocks,
+                                 dw_int8_row *panel);
     void (*multiply[DW_QTYPE_END])(const dw_int8_product *p);
 } dw_int8;
 
