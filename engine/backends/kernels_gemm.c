@@ -11,10 +11,11 @@
  *         for each two tiles of 16 tokens:
  *             squares (16 rows, 16 tokens) += panel . tokens
  *
- * With few tokens, reading and unpacking weights take longer than multiplying.  For up to DW_GEMM_FEW tokens a block
- * has 16 rows, or as many as the form needs, so that weights are read nearly in the order of the file.  (From memory,
- * Zen 4, 16 tokens of 3,584 values, Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)  Tiles of BF16 have a loop
- * of their own for few tokens, further down.
+ * With few tokens, reading and unpacking weights take much of the time.  For up to DW_GEMM_FEW tokens a block has 16
+ * rows, or as many as the form needs, so that weights are read nearly in the order of the file.  (From memory, Zen 4,
+ * 16 tokens of 3,584 values, Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)  Where prefetches are spread over
+ * a product (ahead_of), the order matters less, and blocks of FEW_ROWS rows read the tokens half as often as 16 do.
+ * Tiles of BF16 have a loop of their own for few tokens, further down.
  *
  * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition; the
  * finished squares are transposed once.  Missing rows of a square are zeros, missing tokens anything.
@@ -28,6 +29,7 @@
 
 enum {
     ROW_BLOCK = 256,
+    FEW_ROWS = 32,
     ROWS_AHEAD = 16,  // of a burst; the hardware prefetcher does not follow such short pieces of rows
     CHUNKS_AHEAD = 4, // of few rows (ahead_of)
     SQUARE = DW_TILE * DW_TILE,
@@ -360,15 +362,16 @@ static void clear_missing(const product *p, uint8_t *panel, int n_rows, int n_ro
 }
 
 /* Products by vectors with 8-bit inputs prefetch, a row at a time.  The others prefetch 16 rows at once before they unpack
- * as many, and while these requests wait for memory, other loads wait, too.  (Zen 5, two threads, rows of 3,584 from memory,
- * times as fast as with such bursts, 16, 32 and 64 tokens: Q4_0 1.06 1.08 1.05, Q4_K 1.10 1.08 1.06, Q6_K 1.22 1.19 1.12,
- * Q8_0 1.31 1.22 1.12; AVX2, 16 tokens: 1.10 to 1.12; 512 tokens: no difference.  Other CPUs were not measured.) */
+ * as many, and while these requests wait for memory, other loads wait, too.  (Zen 5, two threads, in turn, times as fast as
+ * with such bursts and blocks of 16 rows; build/bench_gemm -n 3584 -m 10000 with 16, 32 and 64 tokens, -n 18944 -m 2500 with 16
+ * and 64: Q4_0 1.05 1.14 1.13, 1.10 1.18; Q4_K 1.06 1.10 1.05, 1.10 1.16; Q6_K 1.15 1.21 1.12, 1.25 1.22; Q8_0 1.16 1.24 1.20,
+ * 1.34 1.28.  AVX2, 16 tokens: 1.08, 1.10.  512 tokens: no difference.  Other CPUs were not measured.) */
 static bool prefetches_while_multiplying(const dw_gemm_job *j) { return j->form == DW_GEMM_INT8 && j->level < DW_AMX; }
 
 /* What is prefetched while chunk `chunk` of n_chunks is multiplied: a later chunk of the same rows or of the next block's.
  * The chunks of few rows take less time, so more of them are between.  (2, 4 and 8 make no difference, 16 is slower.) */
 static dw_int8_ahead ahead_of(const uint8_t *const *row, int n_rows, int chunk, int n_chunks, size_t chunk_bytes) {
-    const int next = chunk + (n_rows > DW_TILE ? 1 : smaller(CHUNKS_AHEAD, n_chunks));
+    const int next = chunk + (n_rows == ROW_BLOCK ? 1 : smaller(CHUNKS_AHEAD, n_chunks));
     return next < n_chunks
                ? (dw_int8_ahead){row, n_rows, (size_t)next * chunk_bytes, chunk_bytes}
                : (dw_int8_ahead){row + n_rows, n_rows, (size_t)(next - n_chunks) * chunk_bytes, chunk_bytes};
@@ -731,7 +734,8 @@ static void multiply_all(const dw_gemm_job *job, bool turned) {
     if (has_tiles) dw_amx_begin(part_bytes(job->form, job->w->type->id));
     const bool is_few = !turned && job->n_tokens <= DW_GEMM_FEW && !job->sums;
     const bool by_bands = is_few && has_tiles && job->form != DW_GEMM_INT8 && !job->by_rows;
-    const int block = is_few ? forms[job->form].row_tiles * DW_TILE : ROW_BLOCK;
+    const int few_rows = prefetches_while_multiplying(job) ? FEW_ROWS : forms[job->form].row_tiles * DW_TILE;
+    const int block = is_few ? few_rows : ROW_BLOCK;
     if (by_bands) multiply_few(&p);
     for (int r = 0; !by_bands && r < job->n_rows; r += block) multiply_block(&p, r, smaller(block, job->n_rows - r));
     if (has_tiles) dw_amx_end();
