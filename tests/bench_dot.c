@@ -7,8 +7,9 @@
  * threads' CPU time, so that other work on the machine disturbs less: rate = bytes * threads / sum of their CPU
  * seconds.  The reading loops (exp_ways) and all kernels take turns; a round's share is the kernel's rate / the best loop's
  * rate in the same round.  Printed: best rates, median share.  Memory is touched before, so caches hold what fits; more than
- * 48 MB are read as a large model's rows are (DW_CACHED).  A call takes 32 rows, too few for streams (kernels_dot.h); with
- * -p 2048 long rows are read in streams where the CPU's way says so. */
+ * 48 MB are read as a large model's rows are (DW_CACHED).  A call takes 32 rows, as a rule too few for streams
+ * (kernels_dot.h); with -p 2048 rows are read in streams where the CPU's way says so.  The best of several loops is above
+ * their median, so shares are a little lower than beside one loop. */
 #include "backends/kernels.h"
 #include "experiments/bandwidth.h"
 

@@ -143,7 +143,8 @@ static void compare_sizes(const dw_dot_kernel *k) {
     for (size_t gap = 1; gap < 6; gap += 2) compare(k, 512, 1, 1, gap);
 }
 
-/* Streams take any number of rows, also fewer than there are streams, from a call's size on; no bit depends on that. */
+/* Streams take any number of rows, also fewer than there are streams.  No bit depends on them: the results are those of
+ * rows one by one, and of a call that is a byte too short for streams.  Nothing is written behind the last row's. */
 static void compare_streams(const dw_dot_kernel *k) {
     enum { N = 512 };
     const dw_qtype_row *t = dw_qtype_get(k->type);

@@ -711,8 +711,8 @@ static void refuses_state(const char *part, const char *level, const char *optio
           "%s %s: %s", level, options, test_run_output());
 }
 
-/* Kills a search after its first accepted step.  A search that ended before, as happens on a busy machine, is run once
- * more. */
+/* Kills a search after its first accepted step.  A search that ended before, as happens on a busy machine, is run
+ * again, up to 30 times in all. */
 static bool kill_search(const char *out, const char *part) {
     for (int i = 0; i < 30 && access(part, F_OK); i++)
         CHECK(!test_run("rm -f %3$s; deadwood-rank -m %1$s -s %2$s -o %3$s --metric obs --rate 0.25 "

@@ -69,8 +69,9 @@ typedef enum dw_maker { DW_OTHER_MAKER, DW_INTEL, DW_ZEN_5 } dw_maker; // ZEN_5:
 dw_reach dw_reach_on(dw_maker maker, dw_level level, dw_row_kind rows);
 /* On this CPU, for a level that dw_level_choose or dw_level_usable has answered about. */
 dw_reach dw_reach_of(dw_level level, dw_row_kind rows);
-/* True where rows of dw_dot_vbmi, if the type has them, are faster than level avx512's; _with_: and usable here. */
+/* True where rows of dw_dot_vbmi, if the type has them, are faster than level avx512's. */
 bool dw_vbmi_is_faster_on(dw_maker maker, dw_row_kind rows);
+/* True where they are faster on this CPU, and usable. */
 bool dw_rows_with_vbmi(dw_level level, dw_row_kind rows);
 
 /* y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS. */

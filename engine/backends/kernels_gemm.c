@@ -1,7 +1,8 @@
 /* kernels_gemm.c - matrix products: panels of weight rows in cache, multiplied with all tokens.
  *
  * A form (kernels.h) is a row of a table: how a tile of 16 tokens is packed, how rows of weights are unpacked into the
- * panel, and how a panel is multiplied with one or two tiles.  Everything else is the same for all forms.
+ * panel, and how a panel is multiplied with one or two tiles.  Everything else is the same for all forms, but for how they
+ * prefetch, and for few tokens (below).
  *
  * The sum over n is cut into chunks of 256.  For a block of up to 256 rows, chunk after chunk, the rows are unpacked
  * into a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.
@@ -13,9 +14,9 @@
  *
  * With few tokens, reading and unpacking weights take much of the time.  For up to DW_GEMM_FEW tokens a block has 16
  * rows, or as many as the form needs, so that weights are read nearly in the order of the file.  (From memory, Zen 4,
- * 16 tokens of 3,584 values, Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)  Where prefetches are spread over
- * a product (ahead_of), the order matters less, and blocks of FEW_ROWS rows read the tokens half as often as 16 do.
- * Tiles of BF16 have a loop of their own for few tokens, further down.
+ * 16 tokens of 3,584 values, Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)  Where products prefetch
+ * (prefetches_while_multiplying), blocks have FEW_ROWS rows, which read the tokens half as often: on Zen 5 they are
+ * faster than 16 with 16, 32 and 64 tokens.  Tiles of BF16 have a loop of their own for few tokens, further down.
  *
  * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition; the
  * finished squares are transposed once.  Missing rows of a square are zeros, missing tokens anything.
@@ -30,8 +31,8 @@
 enum {
     ROW_BLOCK = 256,
     FEW_ROWS = 32,
-    ROWS_AHEAD = 16,  // of a burst; the hardware prefetcher does not follow such short pieces of rows
-    CHUNKS_AHEAD = 4, // of few rows (ahead_of)
+    ROWS_AHEAD = 16, // of a burst; the hardware prefetcher does not follow such short pieces of rows
+    FEW_LEAD = 4,    // chunks, with few tokens, which take little time (ahead_of).  2 and 8: no difference, 16: slower
     SQUARE = DW_TILE * DW_TILE,
     AMX_TILE = 1024, // bytes
     SUM_BYTES = ROW_BLOCK * DW_GEMM_TOKENS * 4,
@@ -361,29 +362,31 @@ static void clear_missing(const product *p, uint8_t *panel, int n_rows, int n_ro
     if (first < n_row_tiles) memset(panel + (size_t)first * bytes, 0, (size_t)(n_row_tiles - first) * bytes);
 }
 
-/* Products by vectors with 8-bit inputs prefetch, a row at a time.  The others prefetch 16 rows at once before they unpack
- * as many, and while these requests wait for memory, other loads wait, too.  (Zen 5, two threads, in turn, times as fast as
- * with such bursts and blocks of 16 rows; build/bench_gemm -n 3584 -m 10000 with 16, 32 and 64 tokens, -n 18944 -m 2500 with 16
- * and 64: Q4_0 1.05 1.14 1.13, 1.10 1.18; Q4_K 1.06 1.10 1.05, 1.10 1.16; Q6_K 1.15 1.21 1.12, 1.25 1.22; Q8_0 1.16 1.24 1.20,
- * 1.34 1.28.  AVX2, 16 tokens: 1.08, 1.10.  512 tokens: no difference.  Other CPUs were not measured.) */
+/* Products by vectors with 8-bit inputs prefetch while they multiply, a row at a step.  The others prefetch 16 rows at once
+ * before they unpack as many; while these requests wait for memory, other loads seem to wait, too: with such bursts nearer
+ * ahead products were slower still.  (Zen 5, two threads, in turn, times as fast as with bursts and blocks of 16 rows;
+ * build/bench_gemm -n 3584 -m 10000 with 16, 32 and 64 tokens, -n 18944 -m 2500 with 16 and 64: Q4_0 1.05 1.14 1.13, 1.10
+ * 1.18; Q4_K 1.06 1.10 1.05, 1.10 1.16; Q6_K 1.15 1.21 1.12, 1.25 1.22; Q8_0 1.16 1.24 1.20, 1.34 1.28.  AVX2, rows of
+ * 3,584, 16 tokens: Q4_0 1.08, Q8_0 1.10.  512 tokens, 256 rows a call: no difference.  Other CPUs were not measured.) */
 static bool prefetches_while_multiplying(const dw_gemm_job *j) { return j->form == DW_GEMM_INT8 && j->level < DW_AMX; }
 
-/* What is prefetched while chunk `chunk` of n_chunks is multiplied: a later chunk of the same rows or of the next block's.
- * The chunks of few rows take less time, so more of them are between.  (2, 4 and 8 make no difference, 16 is slower.) */
-static dw_int8_ahead ahead_of(const uint8_t *const *row, int n_rows, int chunk, int n_chunks, size_t chunk_bytes) {
-    const int next = chunk + (n_rows == ROW_BLOCK ? 1 : smaller(CHUNKS_AHEAD, n_chunks));
+/* What is prefetched while chunk `chunk` of n_chunks is multiplied: the chunk `lead` further on of the same rows, or one of
+ * the next block's.  The last chunk of a row may be shorter: then what follows it is prefetched, too. */
+static dw_int8_ahead ahead_of(const uint8_t *const *row, int n_rows, int chunk, int n_chunks, int lead,
+                              size_t chunk_bytes) {
+    const int next = chunk + smaller(lead, n_chunks);
     return next < n_chunks
                ? (dw_int8_ahead){row, n_rows, (size_t)next * chunk_bytes, chunk_bytes}
                : (dw_int8_ahead){row + n_rows, n_rows, (size_t)(next - n_chunks) * chunk_bytes, chunk_bytes};
 }
 
-/* Unpacks k values of n_rows rows from `offset` on; row: also of the ROWS_AHEAD rows after the last. */
+/* Unpacks k values of n_rows rows from `offset` on; row, for a burst: also of the ROWS_AHEAD rows after the last. */
 static void unpack(const product *p, const uint8_t *const *row, int n_rows, size_t offset, int k) {
     const size_t bytes = dw_qtype_row_bytes(p->job->w->type, (size_t)k);
     const bool in_a_burst = !prefetches_while_multiplying(p->job);
     for (int r = 0; r < n_rows; r += DW_TILE) {
         const int n = smaller(DW_TILE, n_rows - r);
-        for (int i = r; i < r + n && in_a_burst; i++)
+        for (int i = r; in_a_burst && i < r + n; i++)
             for (size_t b = 0; b < bytes; b += 64) __builtin_prefetch(row[i + ROWS_AHEAD] + offset + b, 0, 2);
         forms[p->job->form].unpack(p, (panel_rows){p->panel, row, offset, r, n, k});
     }
@@ -485,12 +488,13 @@ static void multiply_block(const product *p, int row0, int n_rows) {
     const size_t chunk_bytes = dw_qtype_row_bytes(p->job->w->type, (size_t)chunk);
     const uint8_t *row[2 * ROW_BLOCK];
     const bool prefetches = prefetches_while_multiplying(p->job);
+    const int n_chunks = (n + chunk - 1) / chunk, lead = p->job->n_tokens <= DW_GEMM_FEW ? FEW_LEAD : 1;
     if (!p->turned) find_rows(p, row0, n_rows + (prefetches ? n_rows : ROWS_AHEAD), row);
     for (int k0 = 0; k0 < n; k0 += chunk) {
         const int k = smaller(chunk, n - k0);
         const bool fresh = k0 == 0, last = k0 + k == n;
         const uint8_t *x = p->job->packed + chunk_offset(p->job->form, p->job->n_tokens, k0);
-        const dw_int8_ahead ahead = ahead_of(row, n_rows, k0 / chunk, (n + chunk - 1) / chunk, chunk_bytes);
+        const dw_int8_ahead ahead = ahead_of(row, n_rows, k0 / chunk, n_chunks, lead, chunk_bytes);
         if (p->turned) unpack_turned(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
         else {
             clear_missing(p, p->panel, n_rows, n_row_tiles, k);
