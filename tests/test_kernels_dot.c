@@ -159,20 +159,12 @@ static void compare_streams(const dw_dot_kernel *k) {
     for (int n_rows = 1; n_rows <= ROWS; n_rows++) {
         const uint8_t *from = w.data + (size_t)(ROWS - n_rows) * row_bytes; // the last row ends where memory does
         float y[3][ROWS + 1] = {{0}};
-        for (size_t i = 0; i < 3; i++) {
-            const size_t streams_from = i ? (size_t)n_rows * row_bytes + i - 1
-                                          : 0; // none, from these bytes on, from more
-            y[i][n_rows] = 77;
-            k->rows(&(dw_dot_job){from,
-                                  row_bytes,
-                                  n_rows,
-                                  N,
-                                  act.data,
-                                  0,
-                                  1,
-                                  y[i],
-                                  ROWS,
-                                  {.second = 8192, .one_by_one = true, .streams_from = streams_from}});
+        const size_t call = (size_t)n_rows * row_bytes, from_bytes[] = {0, call, call + 1}; // 0: no streams
+        for (int i = 0; i < 3; i++) {
+            const dw_reach reach = {.second = 8192, .one_by_one = true, .streams_from = from_bytes[i]};
+            y[i][n_rows] = 77; // must stay
+            k->rows(&(dw_dot_job){from, row_bytes, n_rows, N, act.data, 0, 1, y[i], ROWS, reach});
+            CHECK(y[i][n_rows] == 77, "%s: %d rows, written behind", text_of(k, N, 1), n_rows);
         }
         CHECK(!memcmp(y[0], y[1], sizeof y[0]) && !memcmp(y[0], y[2], sizeof y[0]), "%s: %d rows", text_of(k, N, 1),
               n_rows);

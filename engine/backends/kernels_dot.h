@@ -113,9 +113,8 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
 
 /* Rows are read one after the other, so that the weights are one stream (four at once: 0.72 of the speed, 600 MB of
  * Q4_0), but some short and long ones together (kernels_dot_rows.inc), and long calls on Zen 5 as three streams (below).
- * What comes is prefetched into the second-level
- * cache, and from a shorter distance into the first: early prefetches there would drive out F32 activations.  Distances
- * (dw_reach_of), first and second level, speed of decoding beside others:
+ * What comes is prefetched into the second-level cache, and from a shorter distance into the first: early prefetches
+ * there would drive out F32 activations.  Distances (dw_reach_of), first and second level, speed of decoding beside others:
  *
  *     Intel  2 and 4 KB beside 768 bytes and 8 KB, AMX, two threads, 5 to 15 turns of sessions over the same memory:
  *            7B in Q4_0 1.03 (from huge pages 1.08), Q4_K 1.09, Q5_K 1.10, Q6_K 1.07, Q8_0 1.10, IQ4_NL 1.06, F16
@@ -195,11 +194,10 @@ enum { SHORT_ROWS = 4, LONG_ROWS = 2, STREAMS = 3 }; // rows that are taken toge
 /* Rows of F16 and BF16 with more than 2,048 values have FEW_SUMS on Zen 3 and 4 (on Zen 5: above): one of AVX-512
  * vectors, two of AVX2.  The chain of additions then takes 16 cycles for 128 bytes, little less than memory does.  With
  * four sums in AVX-512 it takes 4, and rows read less, perhaps because the core runs too far ahead of what has arrived.
- * (Zen 4, two threads,
- * BF16 from huge pages, shares of a loop that reads the same, medians while memory reads more than 46 GB/s: rows of
- * 3,584 0.93 instead of 0.75, of 18,944 0.81 instead of 0.65, of 2,048 0.87 instead of 0.74; AVX2 0.91, 0.84 and 0.91
- * instead of 0.78, 0.80 and 0.78.  Below 38 GB/s: 0.94 to 0.96 instead of 0.90 to 0.94.)  From cache they read 28
- * instead of 54 GB/s on a thread, so shorter rows have four: with few, mini in F16 decoded at 0.90, and base, whose
+ * (Zen 4, two threads, BF16 from huge pages, shares of a loop that reads the same, medians while memory reads more than 46
+ * GB/s: rows of 3,584 0.93 instead of 0.75, of 18,944 0.81 instead of 0.65, of 2,048 0.87 instead of 0.74; AVX2 0.91, 0.84
+ * and 0.91 instead of 0.78, 0.80 and 0.78.  Below 38 GB/s: 0.94 to 0.96 instead of 0.90 to 0.94.)  From cache they read
+ * 28 instead of 54 GB/s on a thread, so shorter rows have four: with few, mini in F16 decoded at 0.90, and base, whose
  * longest rows have 2,048 values, at 0.97 to 1.05.  Not measured on Intel. */
 
 typedef struct beyond {
