@@ -131,8 +131,9 @@ static void compare_lists(const dw_axpy_kernel *k) {
     for (int n_rows = 0; n_rows <= 20; n_rows++)
         for (int listed = 0; listed < 2; listed++)
             compare(k, (shape){.n = 512, .n_rows = n_rows, .n_cols = 1, .listed = listed});
-    compare(k, (shape){.n = 768, .n_rows = MAX_ROWS, .n_cols = 1, .listed = true});
-    compare(k, (shape){.n = 768, .n_rows = MAX_ROWS, .n_cols = 1});
+    for (int n = 256; n <= 768; n += 512) // one tile, and more
+        for (int listed = 0; listed < 2; listed++)
+            compare(k, (shape){.n = n, .n_rows = MAX_ROWS, .n_cols = 1, .listed = listed});
     for (size_t gap = 1; gap < 70; gap += 23)
         compare(k, (shape){.n = 256, .n_rows = 11, .n_cols = 1, .listed = true, .gap = gap});
 }
@@ -150,10 +151,10 @@ static void lists(void) { every_usable(compare_lists); }
 static void columns(void) { every_usable(compare_columns); }
 
 /* All columns and rows in one call, then column by column and the list in pieces of 8: the same bits. */
-static void divide(const dw_axpy_kernel *k) {
+static void divide_rows(const dw_axpy_kernel *k, int n_values) {
     static sums s;
     static float whole[DW_DOT_MAX_COLS * (MAX_N + 3)];
-    const shape h = {.n = 768, .n_rows = 61, .n_cols = 7, .listed = true};
+    const shape h = {.n = n_values, .n_rows = 93, .n_cols = 7, .listed = true};
     begin(&s, k, &h);
     reset(&s, &h);
     add(&s, k, &h, 0, h.n_rows, 0, h.n_cols);
@@ -167,6 +168,11 @@ static void divide(const dw_axpy_kernel *k) {
     CHECK(!memcmp(whole, y_of(&s), s.y_stride * (size_t)h.n_cols * sizeof(float) - 3 * sizeof(float)), "%s",
           text_of(k, &h));
     end(&s);
+}
+
+static void divide(const dw_axpy_kernel *k) {
+    divide_rows(k, 256);
+    divide_rows(k, 768);
 }
 
 static void divided(void) { every_usable(divide); }

@@ -62,7 +62,7 @@ void dw_walk_add(dw_walk *k, const int32_t *neuron, dw_rows rows) {
     const uint8_t *down = k->down.data + (rows.list ? 0 : (size_t)rows.first * row_bytes);
     float gate[DW_DOT_MAX_COLS * DW_WALK_BLOCK], up[DW_DOT_MAX_COLS * DW_WALK_BLOCK];
     if (!n) return;
-    dw_axpy_prefetch(down, row_bytes, rows.list, n);
+    dw_axpy_prefetch(k->axpy, down, row_bytes, rows.list, n);
     if (k->predicted) dw_dot_rows(k->h, &k->gate, rows, gate, DW_WALK_BLOCK);
     dw_dot_rows(k->h, &k->up, rows, up, DW_WALK_BLOCK);
     for (int t = 0; t < n_tokens; t++) finish_token(k, t, neuron, n, gate + t * DW_WALK_BLOCK, up + t * DW_WALK_BLOCK);
@@ -188,18 +188,23 @@ static void prefetch_block(const dw_walk *k) {
     dw_prefetch(w->data + (size_t)k->block[0] * row_bytes, n_bytes < ahead ? n_bytes : ahead);
 }
 
-/* Adds the open neurons of groups first .. end - 1 to the block; the groups are decided.  A full block waits for the
- * next open neuron.  At the end of a run gates are computed meanwhile, and the beginning of its ups arrives. */
+/* Adds neurons first .. end - 1 to the block.  A full block waits for the next open neuron: at the end of a run gates are
+ * computed meanwhile, and the beginning of its ups arrives. */
+static void add_neurons(dw_walk *k, int first, int end) {
+    while (first < end) {
+        if (k->n_block == DW_WALK_BLOCK) add_block(k);
+        const int n = dw_smaller(end - first, DW_WALK_BLOCK - k->n_block);
+        for (int i = 0; i < n; i++) k->block[k->n_block + i] = first + i;
+        k->n_block += n, first += n;
+        if (k->n_block == DW_WALK_BLOCK) prefetch_block(k);
+    }
+}
+
+/* Adds the open ones of groups first .. end - 1, which are decided. */
 static void add_open_groups(dw_walk *k, int first, int end) {
     const int group = k->w->sparse.group;
-    for (int i = first; i < end; i++) {
-        if (!dw_walk_is_open(k, i)) continue;
-        for (int j = i * group; j < dw_smaller((i + 1) * group, k->w->n_ff); j++) {
-            if (k->n_block == DW_WALK_BLOCK) add_block(k);
-            k->block[k->n_block++] = j;
-            if (k->n_block == DW_WALK_BLOCK) prefetch_block(k);
-        }
-    }
+    for (int i = first; i < end; i++)
+        if (dw_walk_is_open(k, i)) add_neurons(k, i * group, dw_smaller((i + 1) * group, k->w->n_ff));
 }
 
 /* Walks over pieces first_piece .. end_piece - 1 and adds into `sum`, which begins at zero. */

@@ -60,13 +60,14 @@ DW_QTYPES(DEFINE_ADDED)
 #define AVX2_ADDED(NAME, id, block, bytes, file_type, suffix, HAS) ADDED_ROW(NAME, AVX2, suffix)
 #define AVX512_ADDED(NAME, id, block, bytes, file_type, suffix, HAS) ADDED_ROW(NAME, AVX512, suffix)
 #define AVX2_ROW(type, suffix) [type] = {type, DW_AVX2, dw_axpy_avx2_##suffix},
-#define AVX512_ROW(type, suffix) [type] = {type, DW_AVX512, dw_axpy_avx512_##suffix},
+#define AVX512_ROW(type, suffix) [type] = {type, DW_AVX512, dw_axpy_avx512_##suffix, type == DW_Q4_0 ? SHORT_Q4_0 : 0},
+#define AVX512_ROW_K(type, suffix) [type] = {type, DW_AVX512, dw_axpy_avx512_##suffix, SHORT_K},
 #endif
 
 const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
 #if defined(__x86_64__)
     [DW_AVX2] = {AXPY_AVX2_TYPES(AVX2_ROW) AXPY_K_TYPES(AVX2_ROW)},
-    [DW_AVX512] = {AXPY_AVX512_TYPES(AVX512_ROW) AXPY_K_TYPES(AVX512_ROW)},
+    [DW_AVX512] = {AXPY_AVX512_TYPES(AVX512_ROW) AXPY_K_TYPES(AVX512_ROW_K)},
 #else
     {{0}},
 #endif
@@ -74,7 +75,7 @@ const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
 
 const dw_axpy_kernel dw_axpy_vbmi[DW_QTYPE_END] = {
 #if defined(__x86_64__)
-    [DW_Q4_0] = {DW_Q4_0, DW_AVX512, dw_axpy_vbmi_q4_0},
+    [DW_Q4_0] = {DW_Q4_0, DW_AVX512, dw_axpy_vbmi_q4_0, SHORT_Q4_0},
 #endif
 };
 
@@ -86,8 +87,9 @@ const dw_axpy_kernel dw_axpy_decoded[DW_N_LEVELS][DW_QTYPE_END] = {
 #endif
 };
 
-void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows) {
-    const int n_first = AXPY_ROWS * (int)((AXPY_AHEAD + row_bytes - 1) / row_bytes);
+void dw_axpy_prefetch(const dw_axpy_kernel *k, const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows) {
+    const bool is_short = row_bytes <= dw_qtype_row_bytes(dw_qtype_get(k->type), (size_t)k->short_values);
+    const int n_first = is_short ? n_rows : AXPY_ROWS * (int)((AXPY_AHEAD + row_bytes - 1) / row_bytes);
     for (int r = 0; r < n_rows && r < n_first; r++)
         for (size_t i = 0; i < AXPY_AHEAD && i < row_bytes; i += 64)
             __builtin_prefetch(w + (size_t)(row ? row[r] : r) * row_bytes + i, 0, 2);

@@ -45,10 +45,11 @@ typedef struct dw_axpy_kernel {
     dw_qtype type;
     dw_level level;
     void (*rows)(const dw_axpy_job *job);
+    int short_values; // rows of up to this many values are not prefetched by .rows
 } dw_axpy_kernel;
 
-/* Prefetches a list's first rows, which dw_axpy_kernel.rows does not prefetch.  To be called some time before. */
-void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows);
+/* Prefetches what k->rows does not: a list's first rows, or all where they are short.  To be called some time before. */
+void dw_axpy_prefetch(const dw_axpy_kernel *k, const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows);
 
 extern const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own
 /* Rows of level avx512 that also need AVX512_VBMI; they go before those of the table above. */

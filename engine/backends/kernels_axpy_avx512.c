@@ -152,9 +152,15 @@ INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
 /* ---- rows of each type -------------------------------------------------------------------------------------- */
 
 DEFINE_ADD_ROWS(INLINE, 4)
+DEFINE_ADD_SHORT_ROWS(INLINE, 4)
 
 // Defines dw_axpy_avx512_q4_0, ..: one for each row of the list.
-#define DEFINE(type, suffix) \
-    TARGET void dw_axpy_avx512_##suffix(const dw_axpy_job *job) { add_rows(type, job); }
+#define DEFINE(type, suffix)                                                                                           \
+    TARGET void dw_axpy_avx512_##suffix(const dw_axpy_job *job) {                                                      \
+        if (type == DW_Q4_0 && job->n <= SHORT_Q4_0)                                                                   \
+            add_short_rows(type, job);                                                                                 \
+        else                                                                                                           \
+            add_rows(type, job);                                                                                       \
+    }
 AXPY_AVX512_TYPES(DEFINE)
 #endif

@@ -66,15 +66,15 @@ INLINE __m512 row_factors(dw_qtype type, const uint8_t *p, const uint8_t *packed
     }
 }
 
-INLINE void make_factors(dw_qtype type, int n_cols, int n_rows, size_t at, const terms *t, k_factors *f) {
+INLINE void make_factors(dw_qtype type, int n_cols, int n_rows, const uint8_t *const *row, size_t at, const float *a,
+                         size_t a_stride, k_factors *f) {
     _Alignas(64) uint8_t packed[AXPY_ROWS][16];
     for (int r = 0; r < n_rows && (type == DW_Q4_K || type == DW_Q5_K); r += 4)
-        _mm512_store_si512(packed[r], scales_and_minima(t->b->row + r, n_rows - r, at));
-    for (int c = 0; c < n_cols; c++) {
+        _mm512_store_si512(packed[r], scales_and_minima(row + r, n_rows - r, at));
+    for (int c = 0; c < n_cols; c++, a += a_stride) {
         __m512 offset = _mm512_setzero_ps();
         for (int r = 0; r < n_rows; r++)
-            _mm512_storeu_ps(f[c].factor[r],
-                             row_factors(type, t->b->row[r] + at, packed[r], factor_of(t, c, r), &offset));
+            _mm512_storeu_ps(f[c].factor[r], row_factors(type, row[r] + at, packed[r], a[r], &offset));
         _mm512_storeu_ps(f[c].offset, offset);
     }
 }
@@ -132,51 +132,84 @@ INLINE unit unit_of_bytes(const uint8_t *code) {
 
 /* ---- rows --------------------------------------------------------------------------------------------------- */
 
-// Columns 64 j .. of the superblock whose columns begin at i.
-INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int i, int j, const k_factors *f) {
-    const size_t at = (size_t)(i / RECORD * record_bytes(type));
+// Sums of 64 columns.
+typedef struct unit_sums {
+    __m512 v[MOST_COLS][4];
+} unit_sums;
+
+INLINE unit_sums load_sums(int n_cols, const terms *t, int i) {
+    unit_sums s;
+    for (int c = 0; c < n_cols; c++)
+        for (int k = 0; k < 4; k++) s.v[c][k] = _mm512_loadu_ps(sum_at(t, c, i + 16 * k));
+    return s;
+}
+
+INLINE void store_sums(int n_cols, const unit_sums *s, const terms *t, int i) {
+    for (int c = 0; c < n_cols; c++)
+        for (int k = 0; k < 4; k++) _mm512_storeu_ps(sum_at(t, c, i + 16 * k), s->v[c][k]);
+}
+
+// Adds a bundle's columns 64 j .. of the superblock at `at` of each row.
+INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const uint8_t *const *row, size_t at, int j,
+                     const k_factors *f, unit_sums *s) {
     const int per_scale = has_scale_of_16(type) ? 1 : 2, shift = per_scale - 1; // where the offsets are
-    __m512 sum[MOST_COLS][4];
     _Alignas(64) uint8_t code[AXPY_ROWS][UNIT];
-    for (int r = 0; r < n_rows && type != DW_Q4_K; r++)
-        _mm512_store_si512(code[r], codes_of(type, t->b->row[r] + at, j));
+    for (int r = 0; r < n_rows && type != DW_Q4_K; r++) _mm512_store_si512(code[r], codes_of(type, row[r] + at, j));
     for (int c = 0; c < n_cols; c++)
         for (int k = 0; k < 4; k++) {
             const int piece = (4 * j + k) / per_scale * per_scale;
-            sum[c][k] = _mm512_add_ps(_mm512_loadu_ps(sum_at(t, c, i + UNIT * j + 16 * k)),
-                                      _mm512_set1_ps(f[c].offset[piece + shift]));
+            s->v[c][k] = _mm512_add_ps(s->v[c][k], _mm512_set1_ps(f[c].offset[piece + shift]));
         }
     for (int r = 0; r < n_rows; r++) {
-        const unit u = type == DW_Q4_K ? q4_unit(t->b->row[r] + at + 16 + 32 * j) : unit_of_bytes(code[r]);
+        const unit u = type == DW_Q4_K ? q4_unit(row[r] + at + 16 + 32 * j) : unit_of_bytes(code[r]);
         for (int c = 0; c < n_cols; c++)
             for (int k = 0; k < 4; k++) {
                 const int piece = (4 * j + k) / per_scale * per_scale;
-                sum[c][k] = _mm512_fmadd_ps(u.v[k], _mm512_set1_ps(f[c].factor[r][piece]), sum[c][k]);
+                s->v[c][k] = _mm512_fmadd_ps(u.v[k], _mm512_set1_ps(f[c].factor[r][piece]), s->v[c][k]);
             }
     }
-    for (int c = 0; c < n_cols; c++)
-        for (int k = 0; k < 4; k++) _mm512_storeu_ps(sum_at(t, c, i + UNIT * j + 16 * k), sum[c][k]);
 }
 
 INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     const int bytes = record_bytes(type), n_tiles = t->n / RECORD;
     for (int tile = 0; tile < n_tiles; tile++) {
+        const size_t at = (size_t)(tile * bytes);
         k_factors f[MOST_COLS];
         const ahead next = ahead_of(t->b, tile, n_tiles, bytes);
-        make_factors(type, n_cols, n_rows, (size_t)(tile * bytes), t, f);
+        make_factors(type, n_cols, n_rows, t->b->row, at, t->a, t->a_stride, f);
         for (int j = 0; j < UNITS; j++) {
             for (int r = j; r < n_rows; r += UNITS) prefetch_row(next, r, bytes);
-            add_unit(type, n_cols, n_rows, t, RECORD * tile, j, f);
+            unit_sums s = load_sums(n_cols, t, RECORD * tile + UNIT * j);
+            add_unit(type, n_cols, n_rows, t->b->row, at, j, f, &s);
+            store_sums(n_cols, &s, t, RECORD * tile + UNIT * j);
         }
+    }
+}
+
+INLINE void add_bundles(dw_qtype type, int n_cols, int n_rows, int n_bundles, const terms *t) {
+    const uint8_t *const *row = t->b->row;
+    k_factors f[MOST_BUNDLES * MOST_COLS];
+    for (int b = 0, r = 0; b < n_bundles; b++, r += n_rows)
+        make_factors(type, n_cols, n_rows, row + r, 0, t->a + r, t->a_stride, f + b * n_cols);
+    for (int j = 0; j < UNITS; j++) {
+        unit_sums s = load_sums(n_cols, t, UNIT * j);
+        for (int b = 0; b < n_bundles; b++) add_unit(type, n_cols, n_rows, row + b * n_rows, 0, j, f + b * n_cols, &s);
+        store_sums(n_cols, &s, t, UNIT * j);
     }
 }
 
 /* ---- rows of each type -------------------------------------------------------------------------------------- */
 
 DEFINE_ADD_ROWS(INLINE, MOST_COLS)
+DEFINE_ADD_SHORT_ROWS(INLINE, MOST_COLS)
 
 // Defines dw_axpy_avx512_q2_k, ..: one for each row of the list.
-#define DEFINE(type, suffix) \
-    TARGET void dw_axpy_avx512_##suffix(const dw_axpy_job *job) { add_rows(type, job); }
+#define DEFINE(type, suffix)                                                                                           \
+    TARGET void dw_axpy_avx512_##suffix(const dw_axpy_job *job) {                                                      \
+        if (job->n <= SHORT_K)                                                                                         \
+            add_short_rows(type, job);                                                                                 \
+        else                                                                                                           \
+            add_rows(type, job);                                                                                       \
+    }
 AXPY_K_TYPES(DEFINE)
 #endif

@@ -72,6 +72,15 @@ static inline ALWAYS_INLINE void prefetch_row(ahead next, int row, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(next.from[row] + next.at + i, 0, 2);
 }
 
+/* With AVX-512, Q4_0 and K types add short rows, which are one tile, several bundles at a time: all their factors come
+ * first, so that these chains of operations overlap, and sums stay in registers while the bundles are added.
+ *
+ * GB/s of one thread, rows in the second level, Zen 5: of 256 values Q4_0 34 instead of 21, Q4_K 27 instead of 20, other K
+ * types 1.1 times as fast; of 512, Q4_0 40 instead of 30.  Longer rows are slower so from L3 and memory: the gated walk, half
+ * of the groups closed, then reaches 0.72 instead of 0.75 of its ideal on base in Q6_K (rows of two tiles), 0.88 instead
+ * of 0.92 on the 7B in Q4_0. */
+enum { SHORT_Q4_0 = 512, SHORT_K = RECORD };
+
 // X(type, suffix): types that a level adds without decoding them first; K types are in files of their own
 // clang-format off
 #define AXPY_AVX2_TYPES(X) X(DW_Q4_0, q4_0) X(DW_Q8_0, q8_0) FLOAT_TYPES(X)
@@ -91,7 +100,7 @@ void dw_axpy_vbmi_q4_0(const dw_axpy_job *job);
 
 /* A bundle's rows times some columns: y_c += sum over rows r of a_c[r] row_r, n values. */
 typedef struct terms {
-    const bundle *b;
+    const bundle *b; // of short rows only b->row counts
     int n;
     const float *a;
     size_t a_stride;
@@ -139,6 +148,39 @@ typedef struct k_factors {
             const bundle b = bundle_at(type, &j, r, 1, &p);                                                            \
             t.b = &b, t.a = j.a + r;                                                                                   \
             add_bundle(type, 1, j.n_cols, t);                                                                          \
+        }                                                                                                              \
+    }
+
+/* add_short_rows: the same for short rows, which are prefetched before (dw_axpy_prefetch).  The file's add_bundles takes
+ * up to MOST_BUNDLES bundles at a time: t's rows and factors are those of the first one, and the others' follow. */
+enum { MOST_BUNDLES = 8 };
+#define DEFINE_ADD_SHORT_ROWS(INLINE, MOST_COLS)                                                                       \
+    INLINE void add_equal_bundles(dw_qtype type, int rows, int n, int n_cols, terms t) {                               \
+        for (int c = 0; c < n_cols; c += MOST_COLS, t.a += MOST_COLS * t.a_stride, t.y += MOST_COLS * t.y_stride)      \
+            switch (n_cols - c) {                                                                                      \
+            case 1: add_bundles(type, 1, rows, n, &t); break;                                                          \
+            case 2: add_bundles(type, 2, rows, n, &t); break;                                                          \
+            case 3: add_bundles(type, 3, rows, n, &t); break;                                                          \
+            default: add_bundles(type, MOST_COLS, rows, n, &t);                                                        \
+            }                                                                                                          \
+    }                                                                                                                  \
+    INLINE void add_short_rows(dw_qtype type, const dw_axpy_job *job) {                                                \
+        check_axpy_rows(type, job);                                                                                    \
+        const dw_axpy_job j = *job;                                                                                    \
+        const uint8_t *row[MOST_BUNDLES * AXPY_ROWS];                                                                  \
+        const bundle b = {.row = row};                                                                                 \
+        terms t = {.b = &b, .n = j.n, .a_stride = j.a_stride, .y = j.y, .y_stride = j.y_stride};                       \
+        for (int first = 0, size, n; first < j.n_rows; first += n * size) {                                            \
+            const int left = j.n_rows - first;                                                                         \
+            size = left < AXPY_ROWS ? 1 : AXPY_ROWS;                                                                   \
+            n = left / size < MOST_BUNDLES ? left / size : MOST_BUNDLES;                                               \
+            for (int r = 0; r < n * size; r++)                                                                         \
+                row[r] = j.w + (size_t)(j.row ? j.row[first + r] : first + r) * j.row_bytes;                           \
+            t.a = j.a + first;                                                                                         \
+            if (size == 1)                                                                                             \
+                add_equal_bundles(type, 1, n, j.n_cols, t);                                                            \
+            else                                                                                                       \
+                add_equal_bundles(type, AXPY_ROWS, n, j.n_cols, t);                                                    \
         }                                                                                                              \
     }
 
