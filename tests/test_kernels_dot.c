@@ -97,7 +97,7 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
         const dw_reach way[] = {
             {.first = 768, .second = 8192, .few_sums = few_sums},
             {.first = few_sums ? 4096 : 0, .second = 16384, .few_sums = few_sums, .one_by_one = true},
-            {.second = 16384, .few_sums = few_sums, .one_by_one = true, .streams_from = 1},
+            {.second = 16384, .few_sums = few_sums, .one_by_one = true, .streams_from = 1, .once = true},
         };
         static float y[3][DW_DOT_MAX_COLS][ROWS];
         for (int i = 0; i < 3; i++) {
@@ -362,25 +362,26 @@ static void amx_needs_all(void) {
 }
 
 /* Zen 5 reads rows of large models without prefetches into the first-level cache, but where activations fill it, and
- * long calls in streams, but of tiny rows; from cache only those of 16 bits. */
+ * long calls in streams, but of tiny rows, and long rows past the second level; from cache only 16 bits, and in no such way. */
 static void read_on_zen_5(void) {
     static const struct {
         dw_row_kind rows;
         dw_reach want;
     } of[] = {
-        {{DW_Q4_0, 3584, true}, {0, 16384, false, true, 512 << 10}},
-        {{DW_Q4_0, 18944, true}, {4096, 8192, false, true, 512 << 10}},
+        {{DW_Q4_0, 3584, true}, {0, 16384, false, true, 512 << 10, true}},
+        {{DW_Q4_0, 18944, true}, {4096, 8192, false, true, 512 << 10, true}},
         {{DW_Q4_0, 512, true}, {0, 16384, false, false, 0}},
         {{DW_F16, 2048, true}, {0, 16384, false, true, 512 << 10}},
-        {{DW_F16, 8960, true}, {4096, 8192, true, true, 512 << 10}},
+        {{DW_F16, 8960, true}, {4096, 8192, true, true, 512 << 10, true}},
         {{DW_F16, 8960, false}, {768, 8192, false, false, 48 << 10}},
         {{DW_Q8_0, 8960, false}, {768, 8192, false, false, 0}},
     };
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         const dw_reach got = dw_reach_on(DW_ZEN_5, DW_AVX2, of[i].rows), want = of[i].want;
         CHECK(got.first == want.first && got.second == want.second && got.few_sums == want.few_sums &&
-                  got.one_by_one == want.one_by_one && got.streams_from == want.streams_from,
-              "%zu: %d, %d, %d, %d, %zu", i, got.first, got.second, got.few_sums, got.one_by_one, got.streams_from);
+                  got.one_by_one == want.one_by_one && got.streams_from == want.streams_from && got.once == want.once,
+              "%zu: %d, %d, %d, %d, %zu, %d", i, got.first, got.second, got.few_sums, got.one_by_one, got.streams_from,
+              got.once);
     }
 }
 

@@ -114,8 +114,11 @@ bool dw_level_usable(dw_level level) {
 static dw_reach far_reach_of_zen_5(dw_level level, dw_row_kind rows) {
     enum { MOST_ACT = 24 << 10, MOST_SHORT = 384, STREAMS_FROM = 512 << 10 };
     const size_t row_bytes = dw_qtype_row_bytes(dw_qtype_get(rows.type), (size_t)rows.n);
-    dw_reach reach = {.first = 0, .second = 16384, .one_by_one = row_bytes > MOST_SHORT,
-                      .streams_from = row_bytes > MOST_SHORT ? STREAMS_FROM : 0};
+    dw_reach reach = {.first = 0,
+                      .second = 16384,
+                      .one_by_one = row_bytes > MOST_SHORT,
+                      .streams_from = row_bytes > MOST_SHORT ? STREAMS_FROM : 0,
+                      .once = rows.n > 2048};
     if (dw_act_bytes(dw_dot_find(level, rows)->form, rows.n) > MOST_ACT)
         reach.first = 4096, reach.second = 8192, reach.few_sums = rows.type == DW_F16 || rows.type == DW_BF16;
     return reach;
