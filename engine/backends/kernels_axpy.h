@@ -4,12 +4,12 @@
  * over r of a_r w_r.  A closed neuron's row is never read.
  *
  * Eight rows are added at a time, so that a piece of y stays in registers meanwhile.  The tiles of rows that will be
- * read next, wherever they are, are prefetched.  Weights are unpacked in registers and y is F32: y_i = fma(w_ri, a_r,
- * y_i) for one row after the other, in the order of the list.  K types add the eight rows' minima first, as one number
- * for a block (kernels_axpy_k_avx512.c), and with AVX2 the sum of all eight (kernels_axpy_k_avx2.c).  Only Q4_0 of avx2
- * and avx512 adds eight rows in fixed point, with factors of 16 bits (kernels_axpy_q4_0.inc, kernels_axpy_avx2.c).  A
- * result depends only on the list of rows and the level; a list may be divided into calls at multiples of eight without
- * a change.
+ * read next, wherever they are, are prefetched.  (Short rows: kernels_axpy_rows.h.)  Weights are unpacked in registers
+ * and y is F32: y_i = fma(w_ri, a_r, y_i) for one row after the other, in the order of the list.  K types add the eight
+ * rows' minima first, as one number for a block (kernels_axpy_k_avx512.c), and with AVX2 the sum of all eight
+ * (kernels_axpy_k_avx2.c).  Only Q4_0 of avx2 and avx512 adds eight rows in fixed point, with factors of 16 bits
+ * (kernels_axpy_q4_0.inc, kernels_axpy_avx2.c).  A result depends only on the list of rows and the level; a list may be
+ * divided into calls at multiples of eight without a change.
  *
  * Types without a kernel of their own are decoded piece by piece and added as F32.
  *
