@@ -142,7 +142,7 @@ static void compare_columns(const dw_axpy_kernel *k) {
     const int short_n = dw_qtype_get(k->type)->block <= 32 ? 416 : 256;
     for (int n_cols = 1; n_cols <= DW_DOT_MAX_COLS; n_cols++) {
         compare(k, (shape){.n = 768, .n_rows = 17, .n_cols = n_cols, .listed = true});
-        compare(k, (shape){.n = short_n, .n_rows = 5, .n_cols = n_cols});
+        compare(k, (shape){.n = short_n, .n_rows = 21, .n_cols = n_cols});
     }
 }
 
@@ -171,16 +171,15 @@ static void divide_rows(const dw_axpy_kernel *k, int n_values) {
 }
 
 static void divide(const dw_axpy_kernel *k) {
-    divide_rows(k, 256);
-    divide_rows(k, 768);
+    for (int n = 256; n <= 768; n += 256) divide_rows(k, n); // short rows of some types, and longer ones
 }
 
 static void divided(void) { every_usable(divide); }
 
 /* Where a row is not listed its bytes do not matter; where a number is NaN it shows. */
-static void nan_shows(const dw_axpy_kernel *k) {
+static void nan_shows_in(const dw_axpy_kernel *k, int n_values) {
     static sums s;
-    const shape h = {.n = 512, .n_rows = 12, .n_cols = 3, .listed = true};
+    const shape h = {.n = n_values, .n_rows = 12, .n_cols = 3, .listed = true};
     begin(&s, k, &h);
     for (int r = 0; r < h.n_rows; r++) s.row[r] = 2 * r;
     for (int r = 1; r < FILE_ROWS; r += 2) memset(s.w.data + (size_t)r * s.row_bytes, 0xff, s.row_bytes);
@@ -194,6 +193,11 @@ static void nan_shows(const dw_axpy_kernel *k) {
     for (int i = 0; i < h.n; i++)
         CHECK(isfinite(y_of(&s)[i]) && isnan(y_of(&s)[s.y_stride + (size_t)i]), "%s: value %d", text_of(k, &h), i);
     end(&s);
+}
+
+static void nan_shows(const dw_axpy_kernel *k) {
+    nan_shows_in(k, 256);
+    nan_shows_in(k, 512);
 }
 
 static void nans(void) { every_usable(nan_shows); }

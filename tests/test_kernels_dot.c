@@ -361,8 +361,8 @@ static void amx_needs_all(void) {
     CHECK(!dw_level_runs_on(DW_AVX2, &(dw_cpu_words){0}) && dw_level_runs_on(DW_PORTABLE, &(dw_cpu_words){0}));
 }
 
-/* Zen 5 reads rows of large models without prefetches into the first-level cache, but where activations fill it, and
- * long calls in streams, but of tiny rows, and long rows past the second level; from cache only 16 bits, and in no such way. */
+/* Zen 5, from memory: no prefetches into the first level, but where activations fill it; long calls in streams, but not of
+ * tiny rows; streams of long rows past the second level.  From cache: streams of 16 bits only, and never past it. */
 static void read_on_zen_5(void) {
     static const struct {
         dw_row_kind rows;

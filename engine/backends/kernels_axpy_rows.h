@@ -76,7 +76,7 @@ static inline ALWAYS_INLINE void prefetch_row(ahead next, int row, int bytes) {
  * first, so that these chains of operations overlap, and sums stay in registers while the bundles are added.
  *
  * GB/s of one thread, rows in the second level, Zen 5: of 256 values Q4_0 34 instead of 21, Q4_K 27 instead of 20, other K
- * types 1.1 times as fast; of 512, Q4_0 40 instead of 30.  Longer rows are slower so from L3 and memory: the gated walk, half
+ * types 1.1 times as fast; of 512, Q4_0 40 instead of 30.  Longer rows, added so from L3 or memory, are slower: the gated walk, half
  * of the groups closed, then reaches 0.72 instead of 0.75 of its ideal on base in Q6_K (rows of two tiles), 0.88 instead
  * of 0.92 on the 7B in Q4_0. */
 enum { SHORT_Q4_0 = 512, SHORT_K = RECORD };
