@@ -72,13 +72,13 @@ static inline ALWAYS_INLINE void prefetch_row(ahead next, int row, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(next.from[row] + next.at + i, 0, 2);
 }
 
-/* With AVX-512, Q4_0 and K types add short rows, which are one tile, several bundles at a time: all their factors come
- * first, so that these chains of operations overlap, and sums stay in registers while the bundles are added.
+/* A short row is one tile.  With AVX-512, Q4_0 and K types add short rows several bundles at a time: all factors come
+ * first, so that their chains of operations overlap, and sums stay in registers while the bundles are added.
  *
  * GB/s of one thread, rows in the second level, Zen 5: of 256 values Q4_0 34 instead of 21, Q4_K 27 instead of 20, other K
- * types 1.1 times as fast; of 512, Q4_0 40 instead of 30.  Longer rows, added so from L3 or memory, are slower: the gated walk, half
- * of the groups closed, then reaches 0.72 instead of 0.75 of its ideal on base in Q6_K (rows of two tiles), 0.88 instead
- * of 0.92 on the 7B in Q4_0. */
+ * types 1.1 times as fast; of 512, Q4_0 40 instead of 30.  Longer rows from L3 or memory are slower when they are added so:
+ * the gated walk, half of the groups closed, reaches 0.72 instead of 0.75 of its ideal on base in Q6_K (rows of two
+ * tiles), and 0.88 instead of 0.92 on the 7B in Q4_0. */
 enum { SHORT_Q4_0 = 512, SHORT_K = RECORD };
 
 // X(type, suffix): types that a level adds without decoding them first; K types are in files of their own

@@ -183,12 +183,13 @@ enum { LONG_RUN = 32 };
  *            (BF16 0.87, Q2_K 0.86, Q3_K 0.80: their instructions), of 18,944 at 0.84 to 0.91 (0.78 to 0.80).  Calls of 512
  *            KB: 1.00 to 1.03, of 256 KB 0.95 to 1.08; base in F16, whose matrices of attention are 512 KB, decodes at 0.97
  *            when calls of 48 KB are read so.  Four streams were as fast, two slower than one.
- *            Rows of more than 2,048 values, whose models are probably many times larger than caches, are prefetched past the
- *            second level; perhaps more of their activations then stay in the first, since a loop without activations is not
- *            faster that way.  Medians of seven turns, shares of a loop of three streams, rows of 18,944 values: Q4_0 0.93
- *            instead of 0.91, Q4_K 0.96 and 0.93, Q6_K 0.96 and 0.93, Q8_0 0.97 and 0.91; of 3,584 0.01 to 0.04 more.  Four
- *            layers of the 7B decode at 1.04 of the speed before in Q4_0 and at 1.05 in Q4_K, two at 1.02 in F16.  Base in
- *            F16, of which L3 keeps a part, would decode at 0.94 to 0.98, so its rows, up to 2,048, are not read so.
+ *            Streams of rows of more than 2,048 values are prefetched past the second level.  Their models are probably many
+ *            times larger than caches.  Perhaps more of the activations then stay in the first level: a loop without
+ *            activations gains nothing.  Medians of seven turns, shares of a loop of three streams, rows of 18,944 values:
+ *            Q4_0 0.93 instead of 0.91, Q4_K 0.96 and 0.93, Q6_K 0.96 and 0.93, Q8_0 0.97 and 0.91; of 3,584 0.01 to 0.04
+ *            more.  Four layers of the 7B decode at 1.04 of the speed before in Q4_0 and at 1.05 in Q4_K, two layers at 1.02
+ *            in F16.  The rows of base have up to 2,048 values and are prefetched as before: L3 keeps a part of base in F16,
+ *            which decoded at 0.94 to 0.98 when its streams passed the second level.
  *            From cache: mini in F16 decodes at 1.06 to 1.11 when calls of 16, 32, 48 or 128 KB and more are read so, with
  *            AVX2 (48 KB) at 1.20, as three rows share what is read of their F32 activations.  Mini in Q8_0 0.98, in Q4_0
  *            0.88, base in Q8_0 0.99, in Q4_0 0.88.
