@@ -1,24 +1,30 @@
 /* sampler.c - from logits to a token: top-k, then top-p, then min-p, then temperature, in llama.cpp's order.
  *
  * The result is that of a sort of the whole vocabulary by falling logit (equal ones by rising id), but only the
- * candidates that can be kept are sorted.  A logit's distance from the largest says which of BUCKETS it falls into;
- * the last bucket that is needed follows
+ * candidates that can be kept are sorted.  One pass finds each block's largest logit and  Σ exp(logit - largest).  A
+ * logit's distance from the largest of all says which of BUCKETS it falls into; the last bucket that is needed follows
  *
- *   with top-k    from the counts of the buckets,
- *   with top-p    from their shares of  sum = Σ exp(logit - largest)  over the vocabulary,
+ *   with top-k    from the counts of the buckets: of the largest of each block, if the blocks are k or more,
+ *   with top-p    from the buckets' shares of  sum = Σ exp(logit - largest)  over the vocabulary.  Only those up to a
+ *                 distance are looked at, which is guessed from a sample and grows until they are enough,
  *   with min-p    from  largest - logit <= -ln(min-p).
  *
- * With neither of them all candidates are sorted, by radix. */
-#include "engine.h"
+ * Blocks whose largest is beyond that bucket are passed over.  With none of the three all are sorted, by radix.  Sums of
+ * blocks are F32: where the likeliest make the share top_p to within 1e-6, one candidate more or less may be kept. */
+#include "backends/kernels_vec.h"
 #include "base/half_inline.h"
+#include "engine.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     BUCKETS = 1024,
     PER_UNIT = 32, // buckets of a unit of the logits; the last bucket holds the rest
-    BLOCK = 256,   // logits whose probabilities are computed by vectors, then added to their buckets
+    BLOCK = 256,   // logits
+    SAMPLE = 64,   // one logit of so many is in the sample of top-p
+    STEP = 64,     // buckets by which top-p looks farther
 };
 
 typedef struct candidate {
@@ -29,8 +35,10 @@ typedef struct candidate {
 struct dw_sampler {
     dw_sampler_options o;
     dw_rng rng;
-    int n_vocab;
-    float largest;          // of the logits in work
+    const dw_vec *vec;
+    int n_vocab, n_blocks;
+    float *top, *sum;       // n_blocks each: the largest logit of a block, and Σ exp(logit - top)
+    float largest;          // of all logits in work
     candidate *list, *work; // n_vocab each; work is for sorting
     double *p;              // n_vocab
     double exp_bucket[BUCKETS]; // exp(-distance) where each begins
@@ -38,14 +46,9 @@ struct dw_sampler {
 
 /* ---- buckets -------------------------------------------------------------------------------------------------- */
 
-static const float far = (BUCKETS - 1) / (float)PER_UNIT; // where the last bucket begins
-
 static int bucket_of(double distance) { // NaN, too, goes to the last
-    return distance < far ? (int)(distance * PER_UNIT) : BUCKETS - 1;
+    return distance < (BUCKETS - 1) / (double)PER_UNIT ? (int)(distance * PER_UNIT) : BUCKETS - 1;
 }
-
-/* How many logits the block at `first` has. */
-static int block_at(const dw_sampler *s, int first) { return s->n_vocab - first < BLOCK ? s->n_vocab - first : BLOCK; }
 
 static double begin_of(int bucket) { return bucket / (double)PER_UNIT; }
 
@@ -54,23 +57,36 @@ static double exp_within(double x) {
     return 1 + x * (1 + x * (1 / 2. + x * (1 / 6. + x * (1 / 24. + x * (1 / 120. + x * (1 / 720. + x * (1 / 5040.)))))));
 }
 
+static double exp_of(const dw_sampler *s, double distance) {
+    const int b = bucket_of(distance);
+    return b < BUCKETS - 1 ? s->exp_bucket[b] * exp_within(begin_of(b) - distance) : exp(-distance);
+}
+
 dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err) {
     dw_sampler *s = dw_alloc(1, sizeof *s, "a sampler", err);
     if (!s) return NULL;
     s->o = *o;
     s->n_vocab = n_vocab;
+    s->n_blocks = (n_vocab + BLOCK - 1) / BLOCK;
     dw_rng_seed(&s->rng, o->seed);
     for (int b = 0; b < BUCKETS; b++) s->exp_bucket[b] = exp(-begin_of(b));
+    dw_level level;
+    if (dw_level_choose(&level, err)) return free(s), NULL;
+    s->vec = dw_vec_of(level);
+    s->top = dw_alloc((size_t)s->n_blocks, sizeof *s->top, "the largest logits", err);
+    s->sum = dw_alloc((size_t)s->n_blocks, sizeof *s->sum, "sums of logits", err);
     s->list = dw_alloc((size_t)n_vocab, sizeof *s->list, "candidates", err);
     s->work = dw_alloc((size_t)n_vocab, sizeof *s->work, "candidates", err);
     s->p = dw_alloc((size_t)n_vocab, sizeof *s->p, "probabilities", err);
-    if (s->list && s->work && s->p) return s;
+    if (s->top && s->sum && s->list && s->work && s->p) return s;
     dw_sampler_free(s);
     return NULL;
 }
 
 void dw_sampler_free(dw_sampler *s) {
     if (!s) return;
+    free(s->top);
+    free(s->sum);
     free(s->list);
     free(s->work);
     free(s->p);
@@ -79,25 +95,10 @@ void dw_sampler_free(dw_sampler *s) {
 
 /* ---- order ---------------------------------------------------------------------------------------------------- */
 
-// Rises as the logit does; -0 is before 0.
-static int32_t rising(float logit) {
-    const int32_t bits = (int32_t)dw_float_bits(logit);
-    return bits ^ (bits >> 31 & 0x7fffffff);
-}
-
 // Rises as the logit falls; -0 and 0 are equal.
-static uint32_t falling(float logit) { return 0x7fffffffu - (uint32_t)rising(logit + 0.0f); }
-
-/* The largest logit; false if one is NaN.  Integers, because compilers turn their maxima into vector code. */
-static bool find_largest(dw_sampler *s, const float *logits) {
-    int32_t top = INT32_MIN, magnitude = 0;
-    for (int i = 0; i < s->n_vocab; i++) {
-        const int32_t key = rising(logits[i]), m = (int32_t)(dw_float_bits(logits[i]) & 0x7fffffff);
-        top = key > top ? key : top;
-        magnitude = m > magnitude ? m : magnitude;
-    }
-    s->largest = dw_bits_float((uint32_t)(top ^ (top >> 31 & 0x7fffffff)));
-    return magnitude <= 0x7f800000;
+static uint32_t falling(float logit) {
+    const int32_t bits = (int32_t)dw_float_bits(logit + 0.0f);
+    return 0x7fffffffu - (uint32_t)(bits ^ (bits >> 31 & 0x7fffffff));
 }
 
 static int by_logit(const void *a, const void *b) {
@@ -130,93 +131,127 @@ static void sort_list(dw_sampler *s, int n) {
     s->list = sorted;
 }
 
+/* ---- blocks --------------------------------------------------------------------------------------------------- */
+
+static int block_size(const dw_sampler *s, int block) {
+    return block < s->n_blocks - 1 ? BLOCK : s->n_vocab - block * BLOCK;
+}
+
+static bool has_nan(const float *x, int n) {
+    for (int i = 0; i < n; i++)
+        if (isnan(x[i])) return true;
+    return false;
+}
+
+/* Finds the largest logits and the sums; false if a logit is NaN.  A sum is NaN also where the largest is infinite. */
+static bool sum_blocks(dw_sampler *s, const float *logits) {
+    s->largest = -INFINITY;
+    for (int b = 0; b < s->n_blocks; b++) {
+        const float *x = logits + b * BLOCK;
+        const int n = block_size(s, b);
+        s->vec->exp_sum(x, n, &s->top[b], &s->sum[b]);
+        if (isnan(s->sum[b])) {
+            if (has_nan(x, n)) return false;
+            s->sum[b] = 0; // all are -INFINITY; or one is INFINITY, and then no sum is used
+        }
+        if (s->top[b] > s->largest) s->largest = s->top[b];
+    }
+    return true;
+}
+
+/* Σ exp(logit - largest). */
+static double sum_of_all(const dw_sampler *s) {
+    double sum = 0;
+    for (int b = 0; b < s->n_blocks; b++) sum += s->sum[b] * exp_of(s, s->largest - s->top[b]);
+    return sum;
+}
+
 /* ---- which candidates can be kept ----------------------------------------------------------------------------- */
 
-/* The bucket that holds the n-th likeliest. */
-static int bucket_of_nth(const dw_sampler *s, const float *logits, int n) {
+/* The bucket that holds the k-th largest of n logits. */
+static int bucket_of_kth(const dw_sampler *s, const float *logits, int n, int k) {
     int count[BUCKETS] = {0}, b = 0;
-    for (int i = 0; i < s->n_vocab; i++) count[bucket_of(s->largest - logits[i])]++;
-    for (int sum = count[0]; sum < n && b < BUCKETS - 1;) sum += count[++b];
+    for (int i = 0; i < n; i++) count[bucket_of(s->largest - logits[i])]++;
+    for (int sum = count[0]; sum < k && b < BUCKETS - 1;) sum += count[++b];
     return b;
 }
 
-/* A distance, or where the last bucket begins, whichever is less: as integers, which vectors compare. */
-static float nearer(float distance) {
-    const int32_t bits = (int32_t)dw_float_bits(distance), most = (int32_t)dw_float_bits(far);
-    return dw_bits_float((uint32_t)(bits < most ? bits : most));
-}
+/* Where bucket `last` ends. */
+static float end_of(int last) { return last == BUCKETS - 1 ? INFINITY : (float)(last + 1) / PER_UNIT; }
 
-/* The bucket of each of n logits, and exp(-distance) over that of where the bucket begins; in the last bucket only
- * the former.  Nothing branches, so that compilers make vector code. */
-static void find_buckets(float largest, const float *logits, int n, int *bucket, double *over_begin) {
+/* NaN, the distance between infinite logits, is near. */
+static bool is_near(float distance, float end) { return !(distance > end); }
+
+/* Appends those of n <= BLOCK candidates, from `first` on, that are no farther than `end`; returns the new end of the
+ * list.  Which are near nobody can foresee, so each is written, and the next one over it if it is not near. */
+static candidate *append_near(float largest, const float *logits, int first, int n, float end, candidate *list) {
+    int near[BLOCK];
+    for (int i = 0; i < n; i++) near[i] = is_near(largest - logits[first + i], end);
     for (int i = 0; i < n; i++) {
-        const float near = nearer(largest - logits[i]);
-        bucket[i] = (int)(near * PER_UNIT);
-        over_begin[i] = exp_within(begin_of(bucket[i]) - near);
+        *list = (candidate){logits[first + i], first + i};
+        list += near[i];
     }
+    return list;
 }
 
-/* share[b] = sum of exp(-distance) over bucket b. */
-static void share_out(const dw_sampler *s, const float *logits, double share[BUCKETS]) {
-    int bucket[BLOCK];
-    double p[BLOCK], rest = 0;
-    for (int b = 0; b < BUCKETS; b++) share[b] = 0;
-    for (int first = 0; first < s->n_vocab; first += BLOCK) {
-        const int n = block_at(s, first);
-        find_buckets(s->largest, logits + first, n, bucket, p);
-        for (int i = 0; i < n; i++)
-            if (bucket[i] < BUCKETS - 1)
-                share[bucket[i]] += p[i];
-            else
-                rest += exp(logits[first + i] - s->largest);
-    }
-    for (int b = 0; b < BUCKETS - 1; b++) share[b] *= s->exp_bucket[b];
-    share[BUCKETS - 1] = rest;
+/* Lists the candidates up to bucket `last`, and says how many. */
+static int list_near(dw_sampler *s, const float *logits, int last) {
+    const float end = end_of(last);
+    candidate *to = s->list;
+    for (int b = 0; b < s->n_blocks; b++)
+        if (is_near(s->largest - s->top[b], end))
+            to = append_near(s->largest, logits, b * BLOCK, block_size(s, b), end, to);
+    return (int)(to - s->list);
 }
 
-/* The bucket with which the likeliest reach the share top_p of the sum over the vocabulary, which goes to *sum.  They
- * exceed it by more than rounding. */
-static int bucket_of_share(const dw_sampler *s, const float *logits, double *sum) {
-    double share[BUCKETS], all = 0;
-    share_out(s, logits, share);
-    for (int b = 0; b < BUCKETS; b++) all += share[b];
-    int b = 0;
-    for (double reached = share[0]; !(reached > s->o.top_p * all * (1 + 1e-9)) && b < BUCKETS - 1;)
-        reached += share[++b];
-    *sum = all;
+/* Leaves those of n listed candidates that are in the buckets up to `last`. */
+static int keep_near(dw_sampler *s, int n, int last) {
+    const float end = end_of(last);
+    candidate *to = s->list;
+    for (int i = 0; i < n; i++) {
+        const candidate c = s->list[i];
+        *to = c;
+        to += is_near(s->largest - c.logit, end);
+    }
+    return (int)(to - s->list);
+}
+
+static void add_share(const dw_sampler *s, float logit, double share[BUCKETS]) {
+    const double distance = s->largest - logit;
+    share[bucket_of(distance)] += exp_of(s, distance);
+}
+
+/* About the bucket beyond which the logits are half of what top_p leaves out of `sum`. */
+static int guess_end(const dw_sampler *s, const float *logits, double sum) {
+    double share[BUCKETS] = {0}, beyond = 0;
+    for (int id = 0; id < s->n_vocab; id += SAMPLE) add_share(s, logits[id], share);
+    int b = BUCKETS - 1;
+    while (b > 0 && (beyond += SAMPLE * share[b]) < (1 - s->o.top_p) / 2 * sum) b--;
     return b;
 }
 
-/* Appends those of n <= BLOCK logits from `first` on that are nearer than `end`, or all; returns the new end.  Which are
- * near nobody can foresee, so each is written, and the next one over it if it is not near. */
-static candidate *append_near(const dw_sampler *s, const float *logits, int first, int n, float end, bool all,
-                              candidate *to) {
-    int near[BLOCK], any = 0;
-    for (int i = 0; i < n; i++) any |= near[i] = all | (s->largest - logits[first + i] < end);
-    for (int i = 0; any && i < n; i++) {
-        *to = (candidate){logits[first + i], first + i};
-        to += near[i];
-    }
-    return to;
+/* The bucket with which the n listed candidates reach the share top_p of `sum`; they exceed it by more than the error of
+ * the sum.  The last, if they do not reach it. */
+static int bucket_of_share(const dw_sampler *s, int n, double sum) {
+    double share[BUCKETS] = {0}, reached = 0;
+    for (int i = 0; i < n; i++) add_share(s, s->list[i].logit, share);
+    for (int b = 0; b < BUCKETS - 1; b++)
+        if ((reached += share[b]) > s->o.top_p * sum * (1 + 1e-6)) return b;
+    return BUCKETS - 1;
 }
 
-/* Lists all candidates up to a bucket, in order, and says how many. */
-static int list_to(dw_sampler *s, const float *logits, int last) {
-    const float end = (float)(last + 1) / PER_UNIT;
-    candidate *to = s->list;
-    for (int first = 0; first < s->n_vocab; first += BLOCK)
-        to = append_near(s, logits, first, block_at(s, first), end, last == BUCKETS - 1, to);
-    const int n = (int)(to - s->list);
-    sort_list(s, n);
-    return n;
+/* Lists the likeliest that make the share top_p of `sum`, and some more. */
+static int list_share(dw_sampler *s, const float *logits, double sum) {
+    int end = guess_end(s, logits, sum), n, last;
+    for (;; end += STEP) {
+        if (end > BUCKETS - 1) end = BUCKETS - 1;
+        n = list_near(s, logits, end);
+        last = bucket_of_share(s, n, sum);
+        if (last <= end) return keep_near(s, n, last);
+    }
 }
 
 /* ---- probabilities -------------------------------------------------------------------------------------------- */
-
-static double exp_of(const dw_sampler *s, double distance) {
-    const int b = bucket_of(distance);
-    return b < BUCKETS - 1 ? s->exp_bucket[b] * exp_within(begin_of(b) - distance) : exp(-distance);
-}
 
 static double sum_exp(dw_sampler *s, int n, double temperature) {
     double sum = 0;
@@ -238,32 +273,43 @@ static int truncate_list(dw_sampler *s, int n, double p_sum) {
     return kept;
 }
 
-/* Lists the kept candidates, and says how many. */
+/* Lists the kept candidates in order, and says how many. */
 static int list_kept(dw_sampler *s, const float *logits) {
-    const bool is_first_k = s->o.top_k > 0 && s->o.top_k < s->n_vocab;
-    int last = BUCKETS - 1;
+    const int k = s->o.top_k;
+    const bool is_first_k = k > 0 && k < s->n_vocab;
+    const int min_p = s->o.min_p > 0 ? bucket_of(-log(s->o.min_p)) + 1 : BUCKETS - 1; // one more: rounding
     double sum = 1; // without top-p only ratios count
-    if (isinf(s->largest)) { // distances are NaN: all are listed
+    int n;
+    if (isinf(s->largest)) { // distances are NaN
+        n = list_near(s, logits, BUCKETS - 1);
     } else if (is_first_k) {
-        last = bucket_of_nth(s, logits, s->o.top_k);
+        n = list_near(s, logits,
+                      k <= s->n_blocks ? bucket_of_kth(s, s->top, s->n_blocks, k)
+                                       : bucket_of_kth(s, logits, s->n_vocab, k));
+    } else if (s->o.top_p < 1) {
+        sum = sum_of_all(s);
+        n = keep_near(s, list_share(s, logits, sum), min_p);
     } else {
-        if (s->o.top_p < 1) last = bucket_of_share(s, logits, &sum);
-        const int min_p = s->o.min_p > 0 ? bucket_of(-log(s->o.min_p)) + 1 : last; // one more: rounding
-        last = min_p < last ? min_p : last;
+        n = list_near(s, logits, min_p);
     }
-    int n = list_to(s, logits, last);
-    if (is_first_k) n = s->o.top_k;
+    sort_list(s, n);
+    if (is_first_k) n = k;
     const double listed = sum_exp(s, n, 1);
     return truncate_list(s, n, is_first_k ? listed : sum);
 }
 
+/* The first of the largest logits. */
+static int32_t find_largest(const dw_sampler *s, const float *logits) {
+    int b = 0;
+    while (s->top[b] != s->largest) b++;
+    int32_t id = b * BLOCK;
+    while (logits[id] != s->largest) id++;
+    return id;
+}
+
 int32_t dw_sample(dw_sampler *s, const float *logits) {
-    if (!find_largest(s, logits)) return -1;
-    if (s->o.temperature <= 0) {
-        int32_t best = 0;
-        while (logits[best] != s->largest) best++;
-        return best;
-    }
+    if (!sum_blocks(s, logits)) return -1;
+    if (s->o.temperature <= 0) return find_largest(s, logits);
     const int n = list_kept(s, logits);
     const double sum = sum_exp(s, n, s->o.temperature);
     double u = dw_rng_uniform(&s->rng);
