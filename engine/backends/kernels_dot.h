@@ -210,12 +210,12 @@ enum { SHORT_ROWS = 4, LONG_ROWS = 2, STREAMS = 3 }; // rows that are taken toge
 typedef struct beyond {
     const uint8_t *end; // where prefetching into the second level stops, and with it into the first; streams pass it
     dw_reach reach;
-    bool once; // streams: reach.once
+    bool is_stream, once; // once: reach.once
 } beyond;
 
 static inline ALWAYS_INLINE beyond beyond_of(const dw_dot_job *j) {
     const uint8_t *end = j->w + (size_t)j->n_rows * j->row_bytes;
-    return (beyond){end + (j->n_rows >= LONG_RUN ? j->reach.second : 0), j->reach, false};
+    return (beyond){end + (j->n_rows >= LONG_RUN ? j->reach.second : 0), j->reach, false, false};
 }
 
 /* Rows that are read together next to each other skip each other's bytes; streams go on in the row that follows. */
@@ -223,16 +223,20 @@ static inline ALWAYS_INLINE size_t skipped(int n_rows, size_t row_bytes) { retur
 
 /* p is in a row that ends `left` bytes further on.  What is read after that begins `between` bytes behind its end. */
 static inline ALWAYS_INLINE void prefetch(const uint8_t *p, beyond b, int bytes, int left, size_t between) {
+    if (b.is_stream) { // without a look at the end
+        for (int i = 0; i < bytes; i += 64)
+            if (b.once)
+                __builtin_prefetch(p + STREAM_AHEAD + i, 0, 0);
+            else
+                __builtin_prefetch(p + STREAM_AHEAD + i, 0, 3);
+        return;
+    }
     const size_t to_second = (size_t)b.reach.second + (b.reach.second >= left ? between : 0);
     const size_t to_first = (size_t)b.reach.first + (b.reach.first >= left ? between : 0);
     /* One comparison, no branch.  (Intel: a comparison for each level takes base in Q4_0 to 0.97 and mini in F16 to 0.96;
      * branches cost as much.) */
     const bool has_more = b.end - p > (ptrdiff_t)to_second;
     const uint8_t *second = has_more ? p + to_second : p, *first = has_more ? p + to_first : p;
-    if (b.once) {
-        for (int i = 0; i < bytes; i += 64) __builtin_prefetch(first + i, 0, 0);
-        return;
-    }
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(second + i, 0, 2);
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(first + i, 0, 3);
 }
