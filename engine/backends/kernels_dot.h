@@ -191,8 +191,8 @@ enum { LONG_RUN = 32 };
  *            in F16.  The rows of base have up to 2,048 values and are prefetched as before: L3 keeps a part of base in F16,
  *            which decoded at 0.94 to 0.98 when its streams passed the second level.
  *            From cache: mini in F16 decodes at 1.06 to 1.11 when calls of 16, 32, 48 or 128 KB and more are read so, with
- *            AVX2 (48 KB) at 1.20, as three rows share what is read of their F32 activations.  Mini in Q8_0 0.98, in Q4_0
- *            0.88, base in Q8_0 0.99, in Q4_0 0.88.
+ *            AVX2 (48 KB) at 1.20, as three rows share what is read of their F32 activations, and at 1.05 more since their
+ *            loop does nothing but prefetch 3 KB ahead.  Mini in Q8_0 0.98, in Q4_0 0.88, base in Q8_0 0.99, in Q4_0 0.88.
  *     Others were not measured. */
 enum { STREAM_AHEAD = 3072 };
 
@@ -208,14 +208,14 @@ enum { SHORT_ROWS = 4, LONG_ROWS = 2, STREAMS = 3 }; // rows that are taken toge
  * longest rows have 2,048 values, at 0.97 to 1.05.  Not measured on Intel. */
 
 typedef struct beyond {
-    const uint8_t *end; // where prefetching into the second level stops, and with it into the first; streams pass it
+    const uint8_t *end; // where prefetching into the second level stops, and with it into the first; none of streams
     dw_reach reach;
-    bool is_stream, once; // once: reach.once
+    bool is_stream;
 } beyond;
 
 static inline ALWAYS_INLINE beyond beyond_of(const dw_dot_job *j) {
     const uint8_t *end = j->w + (size_t)j->n_rows * j->row_bytes;
-    return (beyond){end + (j->n_rows >= LONG_RUN ? j->reach.second : 0), j->reach, false, false};
+    return (beyond){end + (j->n_rows >= LONG_RUN ? j->reach.second : 0), j->reach, false};
 }
 
 /* Rows that are read together next to each other skip each other's bytes; streams go on in the row that follows. */
@@ -223,9 +223,9 @@ static inline ALWAYS_INLINE size_t skipped(int n_rows, size_t row_bytes) { retur
 
 /* p is in a row that ends `left` bytes further on.  What is read after that begins `between` bytes behind its end. */
 static inline ALWAYS_INLINE void prefetch(const uint8_t *p, beyond b, int bytes, int left, size_t between) {
-    if (b.is_stream) { // without a look at the end
+    if (b.is_stream) {
         for (int i = 0; i < bytes; i += 64)
-            if (b.once)
+            if (b.reach.once)
                 __builtin_prefetch(p + STREAM_AHEAD + i, 0, 0);
             else
                 __builtin_prefetch(p + STREAM_AHEAD + i, 0, 3);
