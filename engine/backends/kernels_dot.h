@@ -191,8 +191,8 @@ enum { LONG_RUN = 32 };
  *            in F16.  The rows of base have up to 2,048 values and are prefetched as before: L3 keeps a part of base in F16,
  *            which decoded at 0.94 to 0.98 when its streams passed the second level.
  *            From cache: mini in F16 decodes at 1.06 to 1.11 when calls of 16, 32, 48 or 128 KB and more are read so, with
- *            AVX2 (48 KB) at 1.20, as three rows share what is read of their F32 activations, and at 1.05 more since their
- *            loop does nothing but prefetch 3 KB ahead.  Mini in Q8_0 0.98, in Q4_0 0.88, base in Q8_0 0.99, in Q4_0 0.88.
+ *            AVX2 (48 KB) at 1.20, as three rows share what is read of their F32 activations, and at 1.05 of that since they
+ *            prefetch nothing but what is 3 KB ahead.  Mini in Q8_0 0.98, in Q4_0 0.88, base in Q8_0 0.99, in Q4_0 0.88.
  *     Others were not measured. */
 enum { STREAM_AHEAD = 3072 };
 
@@ -208,7 +208,7 @@ enum { SHORT_ROWS = 4, LONG_ROWS = 2, STREAMS = 3 }; // rows that are taken toge
  * longest rows have 2,048 values, at 0.97 to 1.05.  Not measured on Intel. */
 
 typedef struct beyond {
-    const uint8_t *end; // where prefetching into the second level stops, and with it into the first; none of streams
+    const uint8_t *end; // where prefetching into the second level stops, and with it into the first; streams have none
     dw_reach reach;
     bool is_stream;
 } beyond;

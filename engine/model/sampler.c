@@ -277,7 +277,7 @@ static int truncate_list(dw_sampler *s, int n, double p_sum) {
 static int list_kept(dw_sampler *s, const float *logits) {
     const int k = s->o.top_k;
     const bool is_first_k = k > 0 && k < s->n_vocab;
-    const int min_p = s->o.min_p > 0 ? bucket_of(-log(s->o.min_p)) + 1 : BUCKETS - 1; // one more: rounding
+    const int last_by_min_p = s->o.min_p > 0 ? bucket_of(-log(s->o.min_p)) + 1 : BUCKETS - 1; // one more: rounding
     double sum = 1; // without top-p only ratios count
     int n;
     if (isinf(s->largest)) { // distances are NaN
@@ -288,9 +288,9 @@ static int list_kept(dw_sampler *s, const float *logits) {
                                        : bucket_of_kth(s, logits, s->n_vocab, k));
     } else if (s->o.top_p < 1) {
         sum = sum_of_all(s);
-        n = keep_near(s, list_share(s, logits, sum), min_p);
+        n = keep_near(s, list_share(s, logits, sum), last_by_min_p);
     } else {
-        n = list_near(s, logits, min_p);
+        n = list_near(s, logits, last_by_min_p);
     }
     sort_list(s, n);
     if (is_first_k) n = k;
@@ -298,8 +298,8 @@ static int list_kept(dw_sampler *s, const float *logits) {
     return truncate_list(s, n, is_first_k ? listed : sum);
 }
 
-/* The first of the largest logits. */
-static int32_t find_largest(const dw_sampler *s, const float *logits) {
+/* Which of the largest logits comes first. */
+static int32_t first_largest(const dw_sampler *s, const float *logits) {
     int b = 0;
     while (s->top[b] != s->largest) b++;
     int32_t id = b * BLOCK;
@@ -309,7 +309,7 @@ static int32_t find_largest(const dw_sampler *s, const float *logits) {
 
 int32_t dw_sample(dw_sampler *s, const float *logits) {
     if (!sum_blocks(s, logits)) return -1;
-    if (s->o.temperature <= 0) return find_largest(s, logits);
+    if (s->o.temperature <= 0) return first_largest(s, logits);
     const int n = list_kept(s, logits);
     const double sum = sum_exp(s, n, s->o.temperature);
     double u = dw_rng_uniform(&s->rng);
