@@ -192,7 +192,8 @@ enum { LONG_RUN = 32 };
  *            which decoded at 0.94 to 0.98 when its streams passed the second level.
  *            From cache: mini in F16 decodes at 1.06 to 1.11 when calls of 16, 32, 48 or 128 KB and more are read so, with
  *            AVX2 (48 KB) at 1.20, as three rows share what is read of their F32 activations, and at 1.05 of that since they
- *            prefetch nothing but what is 3 KB ahead.  Mini in Q8_0 0.98, in Q4_0 0.88, base in Q8_0 0.99, in Q4_0 0.88.
+ *            prefetch nothing but what is 3 KB ahead.  Since then mini in Q8_0 1.01 to 1.03, in Q4_0 0.97, base in Q8_0 0.99 to
+ *            1.00: too little for a rule of their own.  (Before, base in Q4_0 0.88.)
  *     Others were not measured. */
 enum { STREAM_AHEAD = 3072 };
 
