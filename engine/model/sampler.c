@@ -2,7 +2,7 @@
  *
  * The result is that of a sort of the whole vocabulary by falling logit (equal ones by rising id), but only the
  * candidates that can be kept are sorted.  One pass finds each block's largest logit and  Σ exp(logit - largest).  A
- * logit's distance from the largest of all says which of BUCKETS it falls into; the last bucket that is needed follows
+ * logit's distance from the largest of all says which of BUCKETS it falls into; the farthest one that is needed follows
  *
  *   with top-k    from the counts of the buckets: of the largest of each block, if the blocks are k or more,
  *   with top-p    from the buckets' shares of  sum = Σ exp(logit - largest)  over the vocabulary.  Only those up to a
@@ -10,21 +10,20 @@
  *   with min-p    from  largest - logit <= -ln(min-p).
  *
  * Blocks whose largest is beyond that bucket are passed over.  With none of the three all are sorted, by radix.  Sums of
- * blocks are F32: where the likeliest make the share top_p to within 1e-6, one candidate more or less may be kept. */
+ * blocks are F32: candidates that have about 1e-6 of the probability together may be kept by top-p or not. */
 #include "backends/kernels_vec.h"
 #include "base/half_inline.h"
 #include "engine.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     BUCKETS = 1024,
     PER_UNIT = 32, // buckets of a unit of the logits; the last bucket holds the rest
     BLOCK = 256,   // logits
     SAMPLE = 64,   // one logit of so many is in the sample of top-p
-    STEP = 64,     // buckets by which top-p looks farther
+    STEP = 64,     // buckets by which top-p looks farther at first
 };
 
 typedef struct candidate {
@@ -176,14 +175,14 @@ static int bucket_of_kth(const dw_sampler *s, const float *logits, int n, int k)
     return b;
 }
 
-/* Where bucket `last` ends. */
-static float end_of(int last) { return last == BUCKETS - 1 ? INFINITY : (float)(last + 1) / PER_UNIT; }
+/* The distance where a bucket ends. */
+static float end_of(int bucket) { return bucket < BUCKETS - 1 ? (float)(bucket + 1) / PER_UNIT : INFINITY; }
 
 /* NaN, the distance between infinite logits, is near. */
 static bool is_near(float distance, float end) { return !(distance > end); }
 
 /* Appends those of n <= BLOCK candidates, from `first` on, that are no farther than `end`; returns the new end of the
- * list.  Which are near nobody can foresee, so each is written, and the next one over it if it is not near. */
+ * list.  Without a branch: each is written, and overwritten by the next one if it is not near. */
 static candidate *append_near(float largest, const float *logits, int first, int n, float end, candidate *list) {
     int near[BLOCK];
     for (int i = 0; i < n; i++) near[i] = is_near(largest - logits[first + i], end);
@@ -194,9 +193,9 @@ static candidate *append_near(float largest, const float *logits, int first, int
     return list;
 }
 
-/* Lists the candidates up to bucket `last`, and says how many. */
-static int list_near(dw_sampler *s, const float *logits, int last) {
-    const float end = end_of(last);
+/* Lists the candidates in the buckets up to the farthest, and says how many. */
+static int list_near(dw_sampler *s, const float *logits, int farthest) {
+    const float end = end_of(farthest);
     candidate *to = s->list;
     for (int b = 0; b < s->n_blocks; b++)
         if (is_near(s->largest - s->top[b], end))
@@ -204,9 +203,9 @@ static int list_near(dw_sampler *s, const float *logits, int last) {
     return (int)(to - s->list);
 }
 
-/* Leaves those of n listed candidates that are in the buckets up to `last`. */
-static int keep_near(dw_sampler *s, int n, int last) {
-    const float end = end_of(last);
+/* Leaves those of n listed candidates that are in the buckets up to the farthest. */
+static int keep_near(dw_sampler *s, int n, int farthest) {
+    const float end = end_of(farthest);
     candidate *to = s->list;
     for (int i = 0; i < n; i++) {
         const candidate c = s->list[i];
@@ -222,33 +221,54 @@ static void add_share(const dw_sampler *s, float logit, double share[BUCKETS]) {
 }
 
 /* About the bucket beyond which the logits are half of what top_p leaves out of `sum`. */
-static int guess_end(const dw_sampler *s, const float *logits, double sum) {
-    double share[BUCKETS] = {0}, beyond = 0;
+static int guess_farthest(const dw_sampler *s, const float *logits, double sum) {
+    double share[BUCKETS] = {0};
     for (int id = 0; id < s->n_vocab; id += SAMPLE) add_share(s, logits[id], share);
     int b = BUCKETS - 1;
-    while (b > 0 && (beyond += SAMPLE * share[b]) < (1 - s->o.top_p) / 2 * sum) b--;
+    for (double beyond = SAMPLE * share[b]; b > 0 && beyond < (1 - s->o.top_p) / 2 * sum;)
+        beyond += SAMPLE * share[--b];
     return b;
 }
 
-/* The bucket with which the n listed candidates reach the share top_p of `sum`; they exceed it by more than the error of
- * the sum.  The last, if they do not reach it. */
+/* The bucket in which the n listed candidates reach the share top_p of `sum`; the margin is for the order of additions.
+ * BUCKETS, if they do not reach it. */
 static int bucket_of_share(const dw_sampler *s, int n, double sum) {
     double share[BUCKETS] = {0}, reached = 0;
     for (int i = 0; i < n; i++) add_share(s, s->list[i].logit, share);
-    for (int b = 0; b < BUCKETS - 1; b++)
-        if ((reached += share[b]) > s->o.top_p * sum * (1 + 1e-6)) return b;
-    return BUCKETS - 1;
+    for (int b = 0; b < BUCKETS; b++)
+        if ((reached += share[b]) > s->o.top_p * sum * (1 + 1e-9)) return b;
+    return BUCKETS;
 }
 
 /* Lists the likeliest that make the share top_p of `sum`, and some more. */
 static int list_share(dw_sampler *s, const float *logits, double sum) {
-    int end = guess_end(s, logits, sum), n, last;
-    for (;; end += STEP) {
-        if (end > BUCKETS - 1) end = BUCKETS - 1;
-        n = list_near(s, logits, end);
-        last = bucket_of_share(s, n, sum);
-        if (last <= end) return keep_near(s, n, last);
+    int farthest = guess_farthest(s, logits, sum);
+    for (int step = STEP;; farthest += step, step *= 2) {
+        const int n = list_near(s, logits, farthest), last = bucket_of_share(s, n, sum);
+        if (last <= farthest) return keep_near(s, n, last);
+        if (n == s->n_vocab || farthest >= BUCKETS - 1) return n;
     }
+}
+
+/* The farthest bucket of which min-p keeps any; one more is for rounding. */
+static int farthest_by_min_p(const dw_sampler *s) {
+    return s->o.min_p > 0 ? bucket_of(-log(s->o.min_p)) + 1 : BUCKETS - 1;
+}
+
+static bool has_top_k(const dw_sampler *s) { return s->o.top_k > 0 && s->o.top_k < s->n_vocab; }
+
+/* Lists all candidates that can be kept, and says how many.  *sum: of exp(logit - largest) over the vocabulary if top-p
+ * needs it. */
+static int list_candidates(dw_sampler *s, const float *logits, double *sum) {
+    const int k = s->o.top_k;
+    if (isinf(s->largest)) return list_near(s, logits, BUCKETS - 1); // distances are NaN
+    if (has_top_k(s))
+        return list_near(s, logits,
+                         k <= s->n_blocks ? bucket_of_kth(s, s->top, s->n_blocks, k)
+                                          : bucket_of_kth(s, logits, s->n_vocab, k));
+    if (s->o.top_p >= 1) return list_near(s, logits, farthest_by_min_p(s));
+    *sum = sum_of_all(s);
+    return keep_near(s, list_share(s, logits, *sum), farthest_by_min_p(s));
 }
 
 /* ---- probabilities -------------------------------------------------------------------------------------------- */
@@ -275,27 +295,12 @@ static int truncate_list(dw_sampler *s, int n, double p_sum) {
 
 /* Lists the kept candidates in order, and says how many. */
 static int list_kept(dw_sampler *s, const float *logits) {
-    const int k = s->o.top_k;
-    const bool is_first_k = k > 0 && k < s->n_vocab;
-    const int last_by_min_p = s->o.min_p > 0 ? bucket_of(-log(s->o.min_p)) + 1 : BUCKETS - 1; // one more: rounding
     double sum = 1; // without top-p only ratios count
-    int n;
-    if (isinf(s->largest)) { // distances are NaN
-        n = list_near(s, logits, BUCKETS - 1);
-    } else if (is_first_k) {
-        n = list_near(s, logits,
-                      k <= s->n_blocks ? bucket_of_kth(s, s->top, s->n_blocks, k)
-                                       : bucket_of_kth(s, logits, s->n_vocab, k));
-    } else if (s->o.top_p < 1) {
-        sum = sum_of_all(s);
-        n = keep_near(s, list_share(s, logits, sum), last_by_min_p);
-    } else {
-        n = list_near(s, logits, last_by_min_p);
-    }
+    int n = list_candidates(s, logits, &sum);
     sort_list(s, n);
-    if (is_first_k) n = k;
+    if (has_top_k(s)) n = s->o.top_k;
     const double listed = sum_exp(s, n, 1);
-    return truncate_list(s, n, is_first_k ? listed : sum);
+    return truncate_list(s, n, has_top_k(s) ? listed : sum);
 }
 
 /* Which of the largest logits comes first. */
