@@ -84,8 +84,8 @@ END {
     printf "at 152,064 tokens over a step of the 7b (at most). *Lap by lap*: each lap's bytes a second over what the same threads read of\n"
     printf "the same weights right before or after it, whichever is more. *At least* is a bound of the ratio, of the share, or of both. *Reached*: the\n"
     printf "lower end of the interval, or the median of a share, is at least the bound less 0.02; fewer than five pairs have neither\n"
-    printf "interval nor verdict. A row with a bound of its share of the wall in which memory moved (a reading below 0.85 of the best) was measured\n"
-    printf "again, up to three times, and the last one counts (column `tries` of the .tsv). *The best here*: the row of the best level once more, beside the bound for that level.\n\n"
+    printf "interval nor verdict. A row with a bound of its share of the wall in which memory moved (a reading below 0.85 of the best, the row's own\n"
+    printf "reading among them) was measured again, up to three times, with more than five pairs twice; the last one counts (column `tries` of the .tsv). *The best here*: the row of the best level once more, beside the bound for that level.\n\n"
     print_row(0)
     line = "|"; for (c = 1; c <= LAST; c++) line = line rule(c) "|"; print line
     for (r = 1; r <= n; r++) print_row(r)

@@ -71,16 +71,17 @@ place() { row "date=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "machine=$(awk -F ': ' '/^mo
 # ---- kinds of cells: each writes a table whose last row is the cell's; what it is judged by is in $ratio and $share.
 # They are called in a condition, where the shell does not end at a failure: hence "|| return 1".
 
-# A share of the wall says little where memory was slower or faster in the row than when the wall was read.  So a row with a
-# bound of its share is measured again if a reading is below 0.85 of the best, whatever its result; the last time counts.
-# What the row itself read counts as a reading, but is no wall.
-memory_moved() {
-    before=$(value "$1" read_gb_s_before) after=$(value "$1" read_gb_s_after)
+# readings ROW: of memory around the row, GB/s.  The share is divided by the best of those before and after, `of`.  What the
+# row itself read, and reading beside its laps, only say whether memory moved.
+readings() {
+    before=$(value "$1" read_gb_s_before) after=$(value "$1" read_gb_s_after) beside=$(value "$1" lap_read_gb_s)
     of=$(most "$wall" "$before" "$after")
-    best=$(most "$of" "$(value "$1" own_gb_s)")
-    least=$(printf '%s\n' "$before" "$after" "$(value "$1" lap_read_gb_s)" "$of" | sort -g | grep -v '^-$' | head -1)
-    awk -v least="$least" -v best="$best" 'BEGIN {exit !(least < 0.85 * best)}'
+    best=$(most "$of" "$beside" "$(value "$1" own_gb_s)")
+    least=$(printf '%s\n' "$wall" "$before" "$after" "$beside" | sort -g | grep -v '^-$' | head -1)
 }
+# A share of the wall says little where memory was slower or faster in the row than when the wall was read.  So a row with a
+# bound of its share is measured again then, whatever its result; the last time counts.
+memory_moved() { awk -v least="$least" -v best="$best" 'BEGIN {exit !(least < 0.85 * best)}'; }
 # Three times in all, of the long ones two; so that the table takes half an hour, none after 26 minutes.
 may_repeat() { [ "$want_share" != - ] && [ "$tries" -lt $((pairs > 5 ? 2 : 3)) ] && [ $(($(date +%s) - began)) -lt 1560 ]; }
 
@@ -102,7 +103,9 @@ versus_cell() {
         [ $reads = no ] || wall || return 1
         # shellcheck disable=SC2086
         GLIBC_TUNABLES=glibc.malloc.hugetlb=$hugetlb deadwood versus -m "$own" --what "$work" --depth "$depth" --sequences "$seq" --compete "$busy" --pairs "$pairs" --seconds "$seconds" $lap $trial $threads >"$1" || return 1
-        [ $reads = yes ] && memory_moved "$1" && may_repeat || break
+        [ $reads = yes ] || break
+        readings "$1"
+        memory_moved && may_repeat || break
         said "$cell: memory read $least to $best GB/s meanwhile; again"
         walled=0
     done

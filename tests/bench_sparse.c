@@ -19,7 +19,7 @@ static const char usage[] =
     "    build/bench_sparse -g 1,32,64,128 -s 0,10,20,30,40,50,60,70,80,90,95      where the paths break even\n"
     "\n"
     "Groups are open at random, drawn anew for every pass.  All paths and shares take turns in rounds, each share with\n"
-    "a dense pass beside it.  A pass is timed right after one like it, so that it finds the caches as in decoding.\n"
+    "a dense pass beside it.  A pass is timed right after one like it, not after another path's.\n"
     "Columns: percentage of inactive groups, neurons in a group, path, milliseconds a layer (median of rounds, then the\n"
     "quartiles), the ideal: milliseconds of the dense pass x bytes needed / all bytes, needed being all of gate and the\n"
     "open rows of up and down; the ideal's share of the time, and dense time / time.\n"
@@ -43,6 +43,7 @@ typedef struct bench {
     float activity[MAX_LAYERS];
     float *x; // what every pass begins with
     int32_t pos[1], seq[1];
+    uint64_t n_passes;
 } bench;
 
 /* ---- a model of FFNs ---------------------------------------------------------------------------------------- */
@@ -170,7 +171,7 @@ static void set_group(bench *b, int group) {
 static double time_pass(bench *b, int path, double inactive, int group, double *needed) {
     const int n_layer = b->net.hp.n_layer;
     dw_state *state = b->state[path];
-    const dw_random_groups lots = {b->activity, 1};
+    dw_random_groups lots = {b->activity, 0};
     const dw_ffn_experiment e = {
         .decide = dw_open_random, .ctx = &lots, .activity = b->activity, .gathered = path == LISTED};
     const dw_work w = {.n_tokens = 1, .seq = b->seq, .pos = b->pos, .x = b->residual};
@@ -181,6 +182,7 @@ static double time_pass(bench *b, int path, double inactive, int group, double *
     for (int i = 0; i < 2; i++) { // the first finds the caches as another path left them, and AUTO measures in it
         memcpy(b->residual, b->x, (size_t)b->net.hp.n_embd * sizeof *b->residual);
         b->pos[0] = (b->pos[0] + 1) % 64;
+        lots.seed = b->n_passes++ * MAX_LAYERS; // a layer's is added
         b->backend->reset_coverage(state);
         const double start = dw_now();
         b->backend->layers(state, &w, 0, n_layer, NULL);
