@@ -76,12 +76,12 @@ place() { row "date=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "machine=$(awk -F ': ' '/^mo
 readings() {
     before=$(value "$1" read_gb_s_before) after=$(value "$1" read_gb_s_after) beside=$(value "$1" lap_read_gb_s)
     of=$(most "$wall" "$before" "$after")
-    best=$(most "$of" "$beside" "$(value "$1" own_gb_s)")
-    least=$(printf '%s\n' "$wall" "$before" "$after" "$beside" | sort -g | grep -v '^-$' | head -1)
+    fastest=$(most "$of" "$beside" "$(value "$1" own_gb_s)")
+    slowest=$(printf '%s\n' "$wall" "$before" "$after" "$beside" | sort -g | grep -v '^-$' | head -1)
 }
 # A share of the wall says little where memory was slower or faster in the row than when the wall was read.  So a row with a
 # bound of its share is measured again then, whatever its result; the last time counts.
-memory_moved() { awk -v least="$least" -v best="$best" 'BEGIN {exit !(least < 0.85 * best)}'; }
+memory_moved() { awk -v slowest="$slowest" -v fastest="$fastest" 'BEGIN {exit !(slowest < 0.85 * fastest)}'; }
 # Three times in all, of the long ones two; so that the table takes half an hour, none after 26 minutes.
 may_repeat() { [ "$want_share" != - ] && [ "$tries" -lt $((pairs > 5 ? 2 : 3)) ] && [ $(($(date +%s) - began)) -lt 1560 ]; }
 
@@ -106,7 +106,7 @@ versus_cell() {
         [ $reads = yes ] || break
         readings "$1"
         memory_moved && may_repeat || break
-        said "$cell: memory read $least to $best GB/s meanwhile; again"
+        said "$cell: memory read $slowest to $fastest GB/s meanwhile; again"
         walled=0
     done
     ratio=$(value "$1" ratio)

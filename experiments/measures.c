@@ -100,7 +100,7 @@ const exp_column exp_columns[] = {
     {"ln_ratio_texts_sd", AT(ln_ratio_texts_sd), 4, "of *: standard deviation of ln_ratio between its texts"},
     {"types", AT(types), 0, "types of the matrices in the file and how many there are of each; (fallback): of a mixture, where a row does not fit its type"},
     {"role", AT(role), 0, "select: a variant may be chosen by this row; report: it was not chosen by this text (score --role)"},
-    {"speed_test", AT(speed_test), 0, "what was timed, as llama-bench names it: pp512 tg64 @ d4096 is a prefill of 512 tokens and a decode of 64 after 4096; x4: of 4 sequences; huge pages: the weights lay there"},
+    {"speed_test", AT(speed_test), 0, "what was timed, as llama-bench names it: pp512 tg64 @ d4096 is a prefill of 512 tokens and a decode of 64 after 4096; x4: of 4 sequences; bf16: in that --precision, without a name int8; huge pages: the weights lay there"},
     {"depth", AT(depth), 12, "tokens in the KV cache of each sequence before those that are timed (--depth)"},
     {"sequences", AT(sequences), 12, "sequences that are timed together (--sequences); speeds count the tokens of all"},
     {"minutes_trained", AT(minutes_trained), 0, "minutes that training took, where all of it was planned by minutes (heal --minutes)"},

@@ -2,6 +2,7 @@
 #include "experiments/speed.h"
 
 #include "kit/memory.h"
+#include "kit/options.h"
 #include "model/session.h"
 
 #include <math.h>
@@ -108,6 +109,7 @@ static int load(bench *b, reply *r) {
                                    .n_batch = EXP_SPEED_TOKENS,
                                    .n_out = b->o->n_seq,
                                    .kv = b->o->kv,
+                                   .precision = b->o->precision ? tool_precision(b->o->precision) : DW_PRECISION_DEFAULT,
                                    .select = b->o->select};
     b->session = dw_session_new(b->model, &so, &r->err);
     r->load_s = dw_now() - start;
@@ -286,12 +288,13 @@ int exp_speed_depths(const char *list, int *depths) {
 }
 
 void exp_speed_name(const exp_speed_options *o, int depth, char *name, size_t size) {
-    char pp[16] = "", tg[16] = "", times[16] = "", at[24] = "";
+    char pp[16] = "", tg[16] = "", times[16] = "", at[24] = "", rounded[16] = "";
     if (o->n_prefill) snprintf(pp, sizeof pp, "pp%d", o->n_prefill);
     if (o->n_decode) snprintf(tg, sizeof tg, "%stg%d", o->n_prefill ? " " : "", o->n_decode);
     if (o->n_seq > 1) snprintf(times, sizeof times, " x%d", o->n_seq);
     if (depth) snprintf(at, sizeof at, " @ d%d", depth);
-    snprintf(name, size, "%s%s%s%s%s", pp, tg, times, at, o->huge_pages ? ", huge pages" : "");
+    if (o->precision) snprintf(rounded, sizeof rounded, ", %s", o->precision);
+    snprintf(name, size, "%s%s%s%s%s%s", pp, tg, times, at, rounded, o->huge_pages ? ", huge pages" : "");
 }
 
 void exp_disturbed(const exp_watch *w, int n_threads, char *text, size_t size) {

@@ -26,9 +26,10 @@ typedef struct exp_speed_options {
     int n_prefill, n_decode; // 0: not measured, NaN
     const int *depth;        // n_depths
     int n_depths, n_seq;     // n_seq: sequences that run together
-    dw_select select;        // how gated layers are run
+    const char *precision;   // of tool_precision_names; NULL: the default, int8
     bool huge_pages;         // weights are copied into them
-    bool is_listed;          // ... the plain way: open neurons listed, their rows copied together
+    dw_select select;        // how gated layers are run
+    bool is_listed;          // gated layers the plain way: open neurons listed, their rows copied together
     /* n_inject shares of open groups, from the first layer to the last, those between interpolated. */
     const double *inject;
     int n_inject; // 0: the gate decides

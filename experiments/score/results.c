@@ -200,7 +200,7 @@ int score_begin_rows(score_entrant *c, const score_run *r, dw_err *err) {
         snprintf(common.backend, sizeof common.backend, "%s%s%s", tool.backend, is_cpu ? "-" : "",
                  is_cpu && level ? level : "");
         snprintf(common.kv, sizeof common.kv, "%s", tool.kv);
-        if (is_cpu) snprintf(common.precision, sizeof common.precision, "%s", r->o->precision);
+        if (is_cpu && !r->o->speed_only) snprintf(common.precision, sizeof common.precision, "%s", r->o->precision);
         snprintf(common.select, sizeof common.select, "%s", tool.select);
         if (r->o->inject && dw_model_is_gated(c->model))
             snprintf(common.activity, sizeof common.activity, "%s", r->o->inject);
@@ -212,7 +212,10 @@ int score_begin_rows(score_entrant *c, const score_run *r, dw_err *err) {
     }
     for (int t = 0; t < r->n_texts + 1 + EXP_SPEED_MAX_DEPTHS; t++) c->result[t] = common;
     // Nothing is chosen by speed alone.
-    for (int d = 1; d < r->n_depths; d++) *c->result[score_n_rows(r) + d - 1].role = 0;
+    for (int d = 1; d < r->n_depths; d++) {
+        exp_result *res = &c->result[score_n_rows(r) + d - 1];
+        *res->role = *res->precision = 0;
+    }
     if (!r->o->speed_only) name_texts(c, r);
     return r->o->speed_only || r->n_texts < 2 ? 0 : name_mean(c, r, err);
 }

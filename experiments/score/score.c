@@ -31,7 +31,8 @@ static const opt_row rows[] = {
     OPT_SELECT,
     {"precision", 0, OPT_CHOICE, 0, &o.precision, "split", "NAME",
      "how finely products are rounded; with AMX rounded and int8 are the same and coarser than split; without it split "
-     "and rounded are the same, and int8 is coarser",
+     "and rounded are the same, and int8 is coarser.  Speed is measured with it if it is given, else with int8, as in "
+     "generation",
      OPT_CHOICES_HELP(tool_precision_names, tool_precision_name)},
     {"batch", 0, OPT_INT, OPT_NO_BYTE, &o.n_batch, "512", "N", "tokens evaluated at once; changes no result", .min = 1,
      .max = 1 << 16},

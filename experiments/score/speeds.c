@@ -11,6 +11,7 @@ static exp_speed_options speed_options(const score_run *r) {
     return (exp_speed_options){.backend = tool.backend,
                                .n_threads = tool.threads,
                                .kv = r->kv,
+                               .precision = opt_is_given("precision") ? r->o->precision : NULL,
                                .huge_pages = tool.huge_pages,
                                .select = tool_select()->select,
                                .is_listed = tool_select()->is_listed,

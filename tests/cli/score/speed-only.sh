@@ -6,3 +6,9 @@ deadwood score -m m.gguf "${speed[@]}" -f empty.txt -o rows.tsv 2>log || { cat l
 grep -q 'warning: --speed-only reads no text; -f is not used' log
 test "$(grep -vc '^#' rows.tsv)" = 2
 if grep -q empty rows.tsv; then exit 1; fi
+# Speed is that of --precision if it is given, and the row says so; without quality it has no precision of quality.
+for p in int8 bf16; do
+    deadwood score -m m.gguf "${speed[@]}" --precision $p --json -q >row
+    grep -q "\"speed_test\": *\"pp8 tg2, $p\"" row
+    if grep -q '"precision": *"' row; then exit 1; fi
+done
