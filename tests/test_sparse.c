@@ -674,6 +674,27 @@ static void open_groups(void) {
     CHECK(open[0]);
 }
 
+/* A predictor whose numbers overflow skips nothing. */
+static void open_without_scores(void) {
+    static float nan[MAX_FF];
+    for (int i = 0; i < MAX_FF; i++) nan[i] = NAN;
+    for (int k = 0; k < 2 * 2 * 2; k++) {
+        const int of_scores = k % 2, step = k / 2 % 2 ? N : 1;
+        run r;
+        if (open_run(&r, gated("tiny-llama", "F32", rules[2]),
+                     (dw_session_options){.backend = backends[k / 4], .select = DW_SELECT_FUSED}, 2)) {
+            dw_layer_gate *gate = &r.session->net.layer[1].sparse;
+            *(of_scores ? &gate->pred_b_bias.data : &gate->pred_a_bias.data) = (const uint8_t *)nan;
+            free(logits_of(&r, step));
+            const dw_coverage c = dw_session_coverage(r.session, 1);
+            CHECK(c.n_open == c.n_tokens * (uint64_t)r.hp->n_ff[1], "%s, %d tokens, NaN in %s: %lu neurons open of %lu",
+                  backends[k / 4], step, of_scores ? "scores" : "hidden values", c.n_open,
+                  c.n_tokens * (uint64_t)r.hp->n_ff[1]);
+        }
+        close_run(&r);
+    }
+}
+
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void same_size(void) {
@@ -750,6 +771,7 @@ static const test_case cases[] = {
     {"the break-even is measured at the first pass of few tokens, once for layers of one kind", measured_once},
     {"injected layers above the break-even compute all neurons when the engine may choose", injected_auto},
     {"a group is open when its largest gate reaches the threshold", open_groups},
+    {"a group is open when its predictor's score is NaN", open_without_scores},
     {"what a gated file adds counts neither as parameters nor as bytes of the dense pass", same_size},
     {"damaged gates are refused in a sentence", damage},
     {"a layer without a transposed down is dense", ungated_layers},

@@ -102,7 +102,7 @@ void dw_walk_scores(dw_walk *k, int first, int end) {
     dw_dot_rows(&z, &g->pred_b, (dw_rows){NULL, first, end - first}, k->s->gated->score + first, (size_t)k->n_groups);
     for (int t = 0; t < n_tokens; t++)
         for (int i = first; i < end; i++)
-            dw_walk_flags(k, t)[i] = k->s->gated->score[t * k->n_groups + i] + bias[i] >= 0;
+            dw_walk_flags(k, t)[i] = dw_score_opens(k->s->gated->score[t * k->n_groups + i] + bias[i]);
     k->count->n_bytes += (uint64_t)(end - first) * dw_tensor_row_bytes(&g->pred_b);
 }
 
@@ -254,7 +254,7 @@ static void to_flags(const dw_step *s, int l, dw_token_group g, int first, int n
     const size_t n_all = (size_t)dw_n_groups(w);
     uint8_t *open = s->gated->open + (size_t)g.first * n_all + first;
     for (int t = 0; t < g.n; t++)
-        for (int i = 0; i < n; i++) open[(size_t)t * n_all + (size_t)i] = s->out[t * n + i] + bias[i] >= 0;
+        for (int i = 0; i < n; i++) open[(size_t)t * n_all + (size_t)i] = dw_score_opens(s->out[t * n + i] + bias[i]);
 }
 
 /* Sets the flags of layer l by its predictor's scores. */
@@ -341,7 +341,7 @@ typedef struct flag_sink {
 
 static void ref_flags(void *ctx, size_t row, int token, double score) {
     const flag_sink *f = ctx;
-    f->open[(size_t)token * f->n_groups + row] = score >= 0;
+    f->open[(size_t)token * f->n_groups + row] = dw_score_opens(score);
 }
 
 /* Zeros the gates of closed groups: with a predictor they are not computed. */

@@ -4,11 +4,15 @@
  * (n_tokens, dw_n_groups) are 1 for open groups.
  *
  * A predictor's hidden values z = relu(A h + a) come from the FFN's input h of its own layer or of the layer before.
- * In the second case the FFN step of the layer before computes them. */
+ * In the second case the FFN step of the layer before computes them.  Group i is open where the score (B z + b)_i is not
+ * negative.  All comparisons are written so that a NaN opens its group. */
 #ifndef DW_GATE_DECIDE_H
 #define DW_GATE_DECIDE_H
 
 #include "backends/steps.h"
+
+static inline double dw_hidden(double x) { return x < 0 ? 0 : x; } // relu; NaN stays NaN
+static inline bool dw_score_opens(double score) { return !(score < 0); }
 
 static inline int dw_n_groups(const dw_layer *w) { return (w->n_ff + w->sparse.group - 1) / w->sparse.group; }
 
