@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static struct {
     opt_list file, inputs;
@@ -74,6 +75,70 @@ static size_t sum_types(const dw_gguf *g, type_sum *sums) {
     return n;
 }
 
+/* ---- what both forms say --------------------------------------------------------------------------------- */
+
+/* Neurons in the cold part of each layer's FFN in two parts; false: it has one. */
+static bool cold_neurons(const dw_gguf *g, int n_layer, int n_cold[DW_MAX_LAYERS]) {
+    const dw_kv *kv = dw_gguf_find(g, DW_KEY_COLD_LENGTH);
+    for (int l = 0; kv && l < n_layer; l++) n_cold[l] = (int)dw_kv_number(kv, kv->is_array ? (size_t)l : 0);
+    return kv;
+}
+
+typedef struct rope_scaling {
+    dw_str type; // empty: none
+    float factor;
+    bool by_frequency; // a factor for each frequency (Llama 3)
+} rope_scaling;
+
+static rope_scaling rope_scaling_of(const dw_model *m) {
+    const dw_gguf *g = dw_model_gguf(m);
+    const char *arch = dw_model_hparams(m)->arch;
+    rope_scaling r = {{"", 0}, 1, dw_gguf_find_tensor(g, "rope_freqs.weight")};
+    char key[96];
+    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+    dw_gguf_str(g, key, &r.type, NULL);
+    snprintf(key, sizeof key, "%s.rope.scaling.factor", arch);
+    dw_gguf_f32(g, key, &r.factor, NULL);
+    return r;
+}
+
+typedef struct gate {
+    dw_str rule;
+    uint32_t group;                     // neurons
+    int n_gated, n_dense, n_predictors; // layers; n_gated 0: there is no gate
+} gate;
+
+static gate gate_of(const dw_model *m) {
+    gate k = {.rule = {"-", 1}};
+    for (int l = 0; l < m->net.hp.n_layer; l++) {
+        const dw_layer_gate *g = &m->net.layer[l].sparse;
+        k.n_gated += g->down_t.name != NULL;
+        k.n_dense += g->down_t.name && g->dense;
+        k.n_predictors += g->pred_a.name != NULL;
+    }
+    dw_gguf_str(m->gguf, DW_KEY_GATE_RULE, &k.rule, NULL);
+    dw_gguf_u32(m->gguf, DW_KEY_GATE_GROUP, &k.group, NULL);
+    return k;
+}
+
+static dw_str name_of(const dw_gguf *g) {
+    dw_str name = {"-", 1};
+    dw_gguf_str(g, "general.name", &name, NULL);
+    return name;
+}
+
+static double tensor_bytes(const dw_gguf *g) {
+    double bytes = 0;
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) bytes += (double)dw_gguf_tensor(g, i)->n_bytes;
+    return bytes;
+}
+
+static double bits_per_weight(const dw_model *m) {
+    return 8 * (double)dw_gguf_file_bytes(dw_model_gguf(m)) / (double)dw_model_n_params(m);
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------ */
+
 /* "1024" where all layers agree, else runs: "0-3: 1024, 4: 768". */
 static void print_layers(const char *what, const int *v, int n) {
     printf("%-18s", what);
@@ -86,71 +151,39 @@ static void print_layers(const char *what, const int *v, int n) {
     printf("\n");
 }
 
-/* Of an FFN in two parts. */
-static void print_cold(const dw_gguf *g, int n_layer) {
-    const dw_kv *kv = dw_gguf_find(g, DW_KEY_COLD_LENGTH);
-    int n_cold[DW_MAX_LAYERS];
-    for (int l = 0; kv && l < n_layer; l++) n_cold[l] = (int)dw_kv_number(kv, kv->is_array ? (size_t)l : 0);
-    if (kv) print_layers("cold neurons", n_cold, n_layer);
-}
-
 static void print_rope(const dw_model *m) {
     const dw_hparams *hp = dw_model_hparams(m);
-    const dw_gguf *g = dw_model_gguf(m);
-    char key[96];
-    dw_str type = {"", 0};
-    float factor = 1;
-    snprintf(key, sizeof key, "%s.rope.scaling.type", hp->arch);
-    dw_gguf_str(g, key, &type, NULL);
-    snprintf(key, sizeof key, "%s.rope.scaling.factor", hp->arch);
-    dw_gguf_f32(g, key, &factor, NULL);
+    const rope_scaling r = rope_scaling_of(m);
     printf("%-18s%g", "rope base", (double)hp->rope_base);
-    if (type.len) {
+    if (r.type.len) {
         printf(", ");
-        inspect_text(type, 0);
-        printf(" scaling by %g", (double)factor);
+        inspect_text(r.type, 0);
+        printf(" scaling by %g", (double)r.factor);
     }
-    if (dw_gguf_find_tensor(g, "rope_freqs.weight")) printf(", a factor for each frequency (Llama 3)");
+    if (r.by_frequency) printf(", a factor for each frequency (Llama 3)");
     printf("\n%-18s%g\n", "norm epsilon", (double)hp->norm_eps);
 }
 
 static void print_gate(const dw_model *m) {
-    dw_str rule = {"-", 1};
-    uint32_t group = 0;
-    int n_gated = 0, n_dense = 0, n_predictors = 0;
-    for (int l = 0; l < m->net.hp.n_layer; l++) {
-        const dw_layer_gate *g = &m->net.layer[l].sparse;
-        n_gated += g->down_t.name != NULL;
-        n_dense += g->down_t.name && g->dense;
-        n_predictors += g->pred_a.name != NULL;
-    }
-    if (!n_gated) return;
-    dw_gguf_str(m->gguf, DW_KEY_GATE_RULE, &rule, NULL);
-    dw_gguf_u32(m->gguf, DW_KEY_GATE_GROUP, &group, NULL);
+    const gate k = gate_of(m);
+    if (!k.n_gated) return;
     printf("%-18s", "gate");
-    inspect_text(rule, 0);
-    printf(", groups of %u, in %d layers, %d of them kept dense, %d with predictors\n", group, n_gated, n_dense,
-           n_predictors);
-}
-
-static double tensor_bytes(const dw_gguf *g) {
-    double bytes = 0;
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) bytes += (double)dw_gguf_tensor(g, i)->n_bytes;
-    return bytes;
+    inspect_text(k.rule, 0);
+    printf(", groups of %u, in %d layers, %d of them kept dense, %d with predictors\n", k.group, k.n_gated, k.n_dense,
+           k.n_predictors);
 }
 
 static void print_summary(const dw_model *m) {
     const dw_hparams *hp = dw_model_hparams(m);
     const dw_gguf *g = dw_model_gguf(m);
     const double n_bytes = (double)dw_gguf_file_bytes(g), n_params = (double)dw_model_n_params(m);
-    dw_str name = {"-", 1};
-    dw_gguf_str(g, "general.name", &name, NULL);
+    int n_cold[DW_MAX_LAYERS];
     printf("%-18s", "name");
-    inspect_text(name, 0);
+    inspect_text(name_of(g), 0);
     printf("\n%-18s%s\n", "architecture", hp->arch);
     if (dw_gguf_find(g, DW_KEY_FFN_ACTIVATION)) printf("%-18s%s\n", "activation", dw_model_activation(m));
     printf("%-18s%.0f (%s)\n", "file bytes", n_bytes, show_bytes(n_bytes).text);
-    printf("%-18s%.3f (of tensors alone: %.3f)\n", "bits per weight", 8 * n_bytes / n_params,
+    printf("%-18s%.3f (of tensors alone: %.3f)\n", "bits per weight", bits_per_weight(m),
            8 * tensor_bytes(g) / n_params);
     printf("%-18s%.0f (%.2f M)\n", "parameters", n_params, n_params / 1e6);
     printf("%-18s%zu (%s)\n", "bytes per token", dw_model_bytes_per_token(m),
@@ -162,7 +195,7 @@ static void print_summary(const dw_model *m) {
     print_layers("KV heads", hp->n_head_kv, hp->n_layer);
     printf("%-18s%d\n", "head dimension", hp->head_dim);
     print_layers("FFN width", hp->n_ff, hp->n_layer);
-    print_cold(g, hp->n_layer);
+    if (cold_neurons(g, hp->n_layer, n_cold)) print_layers("cold neurons", n_cold, hp->n_layer);
     print_rope(m);
     print_gate(m);
     type_sum sums[DW_QTYPE_END];
@@ -302,18 +335,57 @@ static json_t *json_lineage(const dw_gguf *g) {
     return steps;
 }
 
+/* null where it is no UTF-8. */
+static json_t *json_text(dw_str text) {
+    json_t *j = json_stringn(text.ptr, text.len);
+    return j ? j : json_null();
+}
+
+static json_t *json_rope_scaling(const dw_model *m) {
+    const rope_scaling r = rope_scaling_of(m);
+    if (!r.type.len && !r.by_frequency) return json_null();
+    return json_pack("{s:o, s:f, s:b}", "type", r.type.len ? json_text(r.type) : json_null(), "factor",
+                     (double)r.factor, "by_frequency", r.by_frequency);
+}
+
+static json_t *json_gate(const dw_model *m) {
+    const gate k = gate_of(m);
+    if (!k.n_gated) return json_null();
+    return json_pack("{s:o, s:I, s:i, s:i, s:i}", "rule", json_text(k.rule), "group", (json_int_t)k.group, "layers",
+                     k.n_gated, "kept_dense", k.n_dense, "with_predictors", k.n_predictors);
+}
+
+static json_t *json_types(const dw_gguf *g) {
+    type_sum sums[DW_QTYPE_END];
+    const size_t n = sum_types(g, sums);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I}", "type", sums[i].type->name, "tensors",
+                                              (json_int_t)sums[i].n_tensors, "values", (json_int_t)sums[i].n_values,
+                                              "bytes", (json_int_t)sums[i].n_bytes));
+    return list;
+}
+
 static int print_json(const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     const dw_gguf *g = dw_model_gguf(m);
-    json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f}", "arch", hp->arch,
-                          "file_bytes", (json_int_t)dw_gguf_file_bytes(g), "params", (json_int_t)dw_model_n_params(m),
-                          "bytes_per_token", (json_int_t)dw_model_bytes_per_token(m), "n_layer", hp->n_layer, "n_embd",
-                          hp->n_embd, "n_vocab", hp->n_vocab, "head_dim", hp->head_dim, "n_ctx_train", hp->n_ctx_train,
-                          "tied", hp->tied, "rope_base", (double)hp->rope_base, "norm_eps", (double)hp->norm_eps);
+    int n_cold[DW_MAX_LAYERS];
+    json_t *j = json_pack("{s:o, s:s, s:s, s:I, s:f, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:o, s:f}", "name",
+                          json_text(name_of(g)), "arch", hp->arch, "activation", dw_model_activation(m), "file_bytes",
+                          (json_int_t)dw_gguf_file_bytes(g), "bits_per_weight", bits_per_weight(m), "params",
+                          (json_int_t)dw_model_n_params(m), "bytes_per_token", (json_int_t)dw_model_bytes_per_token(m),
+                          "n_layer", hp->n_layer, "n_embd", hp->n_embd, "n_vocab", hp->n_vocab, "head_dim",
+                          hp->head_dim, "n_ctx_train", hp->n_ctx_train, "tied", hp->tied, "rope_base",
+                          (double)hp->rope_base, "rope_scaling", json_rope_scaling(m), "norm_eps",
+                          (double)hp->norm_eps);
     if (!j) return dw_fail(err, "out of memory: JSON");
     json_object_set_new(j, "n_ff", json_ints(hp->n_ff, hp->n_layer));
+    json_object_set_new(j, "n_ff_cold",
+                        cold_neurons(g, hp->n_layer, n_cold) ? json_ints(n_cold, hp->n_layer) : json_null());
     json_object_set_new(j, "n_head", json_ints(hp->n_head, hp->n_layer));
     json_object_set_new(j, "n_head_kv", json_ints(hp->n_head_kv, hp->n_layer));
+    json_object_set_new(j, "gate", json_gate(m));
+    json_object_set_new(j, "types", json_types(g));
     json_object_set_new(j, "lineage", json_lineage(g));
     if (o.tensors) json_object_set_new(j, "tensors", json_tensors(g));
     json_dumpf(j, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
@@ -321,6 +393,9 @@ static int print_json(const dw_model *m, dw_err *err) {
     json_decref(j);
     return 0;
 }
+
+/* A file that can be read, but is no model. */
+static bool is_other_file(const char *path) { return is_file(path) && !access(path, R_OK) && !dw_is_gguf(path); }
 
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
@@ -338,7 +413,7 @@ int main(int argc, char **argv) {
     if ((o.tensors && !o.json) + o.keys + o.lineage + o.verify + o.json > 1)
         die_usage("give one of --tensors, --keys, --lineage, --verify, --json");
     dw_model *m = dw_model_open(path, &err);
-    if (!m && strstr(err.text, "not a GGUF file")) {
+    if (!m && is_other_file(path)) {
         err = (dw_err){0};
         inspect_refuse(path, &err);
     }
