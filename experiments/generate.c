@@ -286,6 +286,7 @@ static int open_talk(talk *t, dw_pool *pool, dw_err *err) {
 
 static void check_usage(void) {
     if (o.chat && o.prompt_file) die_usage("with --chat messages come from -p or from standard input, not from -f");
+    if (o.chat && o.echo) die_usage("--echo prints the prompt of -p or -f before the text; leave it out with --chat");
     if (o.system && !o.chat) die_usage("--system is the system message of a chat; give --chat too");
     if (o.prompt && o.prompt_file) die_usage("give the prompt with -p or with -f, not with both");
     if (!o.chat && !o.prompt && !o.prompt_file) die_usage("give a prompt with -p or -f");

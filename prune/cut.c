@@ -22,7 +22,6 @@
 #include <string.h>
 
 enum { N_CTX = 512 };
-#define DAMP 0.01
 
 typedef struct type_name {
     const char *name;
@@ -37,7 +36,7 @@ static struct {
     double damp, gap;
     int n_ctx;
     bool pad, sequential, dry_run;
-} o = {.damp = DAMP, .gap = REPAIR_GAP, .n_ctx = N_CTX};
+} o = {.damp = DAMPING, .gap = REPAIR_GAP, .n_ctx = N_CTX};
 
 typedef struct repair_name {
     const char *name, *help;
@@ -507,11 +506,11 @@ static void check_usage(void) {
     if (is_repaired() && !is_fitted() && !o.stats) die_usage("--repair bias needs statistics (-s)");
     if (o.sequential && (!is_fitted() || !o.texts.n))
         die_usage("--sequential is for --repair lsq and needs calibration texts (-f)");
-    const bool has_gap = o.gap != REPAIR_GAP, has_windows = o.windows.last || o.n_ctx != N_CTX;
+    const bool has_gap = opt_is_given("gap"), has_windows = opt_is_given("windows") || opt_is_given("ctx");
     if (!o.sequential && (o.texts.n || o.target || has_windows || has_gap))
         die_usage("-f, -c, --windows, --target and --gap are for --repair lsq --sequential");
     if (has_gap && target()->dense == 0) die_usage("--gap is for the targets dense and blend");
-    if (o.damp != DAMP && !is_fitted()) die_usage("--damp is for --repair lsq");
+    if (opt_is_given("damp") && !is_fitted()) die_usage("--damp is for --repair lsq");
     if (o.stats && !is_repaired() && !o.down_type)
         die_usage("-s is for --down-type, where down is encoded, and for --repair");
     if (o.source && !o.down_type && !is_fitted())

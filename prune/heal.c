@@ -28,7 +28,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LORA_RANK = 16 }; // as in the table of options
 enum { BY_RECIPE = -1 }; // no value was given
 enum { MAX_TEXT_BYTES = 1 << 30 };
 
@@ -926,7 +925,7 @@ int main(int argc, char **argv) {
     if (o.as && strcmp(o.train, "all")) die_usage("--as rounds every matrix; it needs --train all");
     if (o.weights && !o.as) die_usage("-s belongs to --as");
     if (o.output_type && !o.as) die_usage("--output-type belongs to --as");
-    if (o.rank != LORA_RANK && !what_is_trained()->low_rank) die_usage("--rank is for --train lora");
+    if (opt_is_given("rank") && !what_is_trained()->low_rank) die_usage("--rank is for --train lora");
     if (o.cache && !(o.tokens > 0)) die_usage("--teacher-cache needs --tokens, which say what the file holds");
     if (o.cache && o.hidden > 0) die_usage("--teacher-cache stores no hidden states; leave out it or --hidden-states");
     if (o.sparsity > 0 && o.patience)

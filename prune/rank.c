@@ -222,14 +222,14 @@ static void check_outputs(void) {
 
 /* Options that others make meaningless. */
 static void check_idle(const prune_allocator *allocator) {
-    if (o.sample && !o.ablation) die_usage("--sample is for --ablation");
-    if (allocator->allocate != search_evolve && strcmp(o.start, "uniform") != 0)
+    if (opt_is_given("sample") && !o.ablation) die_usage("--sample is for --ablation");
+    if (allocator->allocate != search_evolve && opt_is_given("start"))
         die_usage("--start is for --allocate evolve");
-    if (o.evaluations && !allocator->runs_model)
+    if (opt_is_given("evaluations") && !allocator->runs_model)
         die_usage("--evaluations is for allocations that run the model, sensitivity and evolve");
-    if (!o.texts.n && (opt_is_given("ctx") || o.windows.last))
+    if (!o.texts.n && (opt_is_given("ctx") || opt_is_given("windows")))
         die_usage("-c and --windows are for the texts of -f, and there are none");
-    if (!(o.heads > 0) && strcmp(o.heads_allocate, "uniform") != 0) die_usage("--heads-allocate needs --heads");
+    if (!(o.heads > 0) && opt_is_given("heads-allocate")) die_usage("--heads-allocate needs --heads");
 }
 
 static void check_search(const prune_allocator *allocator, const prune_allocator *start) {

@@ -187,9 +187,11 @@ static void check_sequential(const char *target, double dense, double gap, bool 
     REQUIRE(
         !test_run("deadwood-rank -m %s -o %s --metric random --rate 0.4 --multiple 1 -q %s", model, plan_path, cuts),
         "%s", test_run_output());
+    char gap_option[32] = "";
+    if (dense != 0) snprintf(gap_option, sizeof gap_option, "--gap %g", gap);
     REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s --repair lsq --sequential -f %s -c %d --windows %d --target %s "
-                      "--gap %g --damp 0.05 -q %s",
-                      model, plan_path, out, text, N_CTX, N_WINDOWS, target, gap, with),
+                      "%s --damp 0.05 -q %s",
+                      model, plan_path, out, text, N_CTX, N_WINDOWS, target, gap_option, with),
             "%s", test_run_output());
     dw_err err = {0};
     kit_plan plan;

@@ -93,6 +93,12 @@ static const struct habit {
     {"--cache-type-k", "kv", NULL},
     {"--cache-type-v", "kv", NULL},
     {"--imatrix", "stats", NULL},
+    {"--imatrix", "import-imatrix", NULL}, // of programs that have both, this
+    {"--allow-requantize", "lossy-twice", NULL},
+    {"--tensor-type", "tensor", NULL},
+    {"--kl-divergence-base", NULL, "score --store FILE keeps predictions, score --base FILE compares with them"},
+    {"--kl-divergence", NULL, "score --base compares with a model or with stored predictions, and gives the divergence"},
+    {"-d", "depth", NULL},
     {0},
 };
 

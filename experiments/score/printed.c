@@ -133,7 +133,7 @@ int score_print_rows(const score_run *r, dw_err *err) {
     for (int i = 0; i < r->n_models && r->o->per_layer && !rc; i++) {
         const score_entrant *c = &r->all[i];
         if (c->model && dw_model_is_gated(c->model)) print_layers(c);
-        else say("'%s' is not gated: --per-layer prints nothing of it", c->path);
+        else say("'%s' %s: --per-layer prints nothing of it", c->path, c->model ? "is not gated" : "is stored predictions");
     }
     free(all);
     return rc;

@@ -22,6 +22,7 @@ wrong 'give a prompt'              generate -m m.gguf
 wrong 'is empty'                   generate -m m.gguf -p ''
 wrong 'not with both'              generate -m m.gguf -p a -f text.txt
 wrong 'not from -f'                generate -m m.gguf --chat -f text.txt
+wrong 'leave it out with --chat'   generate -m m.gguf --chat --echo
 wrong 'give --chat too'            generate -m m.gguf -p a --system b
 wrong "unknown option '-ngl': the CPU computes all layers" generate -m m.gguf -p a -ngl 99
 wrong "did you mean '-m m.gguf'?"  generate m.gguf
@@ -30,6 +31,11 @@ wrong 'add --patience 0, and --activation relu' heal -m m.gguf -T m.gguf -f text
 wrong "did you mean '--temp'?"     generate -m m.gguf -p a -temp 0
 wrong "did you mean '--ctx'?"      generate -m m.gguf -p a --ctx-size 9
 wrong "did you mean '--text'?"     generate -m m.gguf --file text.txt
+wrong "did you mean '--import-imatrix'?" collect -m m.gguf --imatrix text.txt
+wrong "did you mean '--stats'?"    requant -m m.gguf -o made --imatrix text.txt
+wrong "did you mean '--lossy-twice'?" requant -m m.gguf -o made --type Q4_0 --allow-requantize
+wrong "did you mean '--tensor'?"   requant -m m.gguf -o made --type Q4_0 --tensor-type output=Q8_0
+wrong 'score --base FILE compares' score -m m.gguf -f text.txt --kl-divergence-base made
 wrong "give --mixture Q4_K_M"      requant -m m.gguf -o made --type Q4_K_M
 wrong 'one checkpoint folder'      convert folder folder -o made
 wrong 'is missing'                 convert "$ROOT/experiments/mini"
@@ -48,9 +54,12 @@ wrong 'for --repair lsq --sequential' cut -m m.gguf -p text.txt -o made --repair
 wrong 'for --repair lsq --sequential' cut -m m.gguf -p text.txt -o made --repair lsq -s text.txt -c 100
 wrong 'targets dense and blend'    cut -m m.gguf -p text.txt -o made --repair lsq --sequential -f text.txt --target own --gap 0.9
 wrong '--damp is for'              cut -m m.gguf -p text.txt -o made --damp 0.5
+wrong '--damp is for'              cut -m m.gguf -p text.txt -o made --damp 0.01
+wrong 'for --repair lsq --sequential' cut -m m.gguf -p text.txt -o made -c 512
 wrong 'not both'                   heal -m m.gguf -T m.gguf -f text.txt -o made --tokens 1000 --minutes 1
 wrong 'for --train lora'           heal -m m.gguf -T m.gguf -f text.txt -o made --tokens 1000 --rank 4
 wrong 'for --train lora'           heal -m m.gguf -T m.gguf -f text.txt -o made --tokens 1000 --rank 4 --train down
+wrong 'for --train lora'           heal -m m.gguf -T m.gguf -f text.txt -o made --tokens 1000 --rank 16
 wrong 'by --cold-rate'             requant -m m.gguf -o made --type Q8_0 --metric energy
 wrong 'would open no group'        train -m m.gguf -x text.txt -o made --mass 0
 wrong 'give one of --mass'         train -m m.gguf -x text.txt -o made --recall 0.9 --activity 0.1
@@ -59,6 +68,7 @@ wrong 'give one of'                requant -m m.gguf -o made
 wrong 'needs --cold-type'          requant -m m.gguf -o made --cold-rate 0.5
 wrong 'or 128, not of 1; give --group' gate -m m.gguf -s text.txt -o made --rule group-max --group 1 --activity 0.5
 wrong 'of 1, not of 32'            gate -m m.gguf -s text.txt -o made --rule cats --group 32 --activity 0.5
+wrong 'draws nothing'              gate -m m.gguf -s text.txt -o made --rule cats --seed 0 --activity 0.5
 wrong 'begins below 1'             collect -m m.gguf -f text.txt -o made --windows 0-2
 wrong 'give a model'               score -f text.txt
 wrong 'of one model'               score -m m.gguf m.gguf -f text.txt --store made
