@@ -37,8 +37,6 @@ typedef struct learner {
     predict_scored *scored; // (n * n_groups)
 } learner;
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 static int init_networks(learner *t, dw_err *err) {
     predict_network *const nets[] = {&t->net, &t->gradient, &t->linear, &t->best, &t->folded};
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
@@ -47,8 +45,8 @@ static int init_networks(learner *t, dw_err *err) {
 }
 
 static int init(learner *t, const predict_examples *e, const predict_learn_options *o, dw_err *err) {
-    const size_t n_batch = larger((size_t)o->n_batch, JUDGE_BATCH), n_groups = (size_t)e->n_groups;
-    const size_t n_judged = larger(e->n[PREDICT_EXAMPLES_CHOOSE], e->n[PREDICT_EXAMPLES_HELD_OUT]);
+    const size_t n_batch = dw_larger_size((size_t)o->n_batch, JUDGE_BATCH), n_groups = (size_t)e->n_groups;
+    const size_t n_judged = dw_larger_size(e->n[PREDICT_EXAMPLES_CHOOSE], e->n[PREDICT_EXAMPLES_HELD_OUT]);
     *t = (learner){.e = e, .o = o};
     if (init_networks(t, err) || predict_network_scratch_init(&t->scratch, &t->net, (int)n_batch, err)) return -1;
     t->order = dw_alloc(e->n[PREDICT_EXAMPLES_TRAIN], sizeof *t->order, "a batch", err);

@@ -69,8 +69,6 @@ static const opt_program program = {
 enum { BATCH_TOKENS = 512 }; // of one pass, but for longer windows: they are cut
 enum { USUAL_TOKENS = 8192 };
 
-static int smaller(int a, int b) { return a < b ? a : b; }
-
 /* ---- what will be evaluated ------------------------------------------------------------------------------------- */
 
 typedef struct pass {
@@ -117,7 +115,7 @@ static int draw(schedule *p, const calib_texts *texts, dw_err *err) {
 static int schedule_text(schedule *p, size_t text, int n_windows, size_t token_bytes, size_t *row, dw_err *err) {
     const int n_seq = o.n_ctx < BATCH_TOKENS ? BATCH_TOKENS / o.n_ctx : 1;
     for (int w = 0, n; w < n_windows; w += n, p->n_record++) {
-        n = smaller(n_seq, n_windows - w);
+        n = dw_smaller(n_seq, n_windows - w);
         for (int first = 0; first < o.n_ctx; first += BATCH_TOKENS) {
             if (dw_grow(&p->pass, &p->cap_pass, p->n_pass + 1, sizeof *p->pass, "passes", err)) return -1;
             pass *x = &p->pass[p->n_pass++];
@@ -125,10 +123,10 @@ static int schedule_text(schedule *p, size_t text, int n_windows, size_t token_b
                         .window = w,
                         .n_windows = n,
                         .first = first,
-                        .n = smaller(BATCH_TOKENS, o.n_ctx - first),
+                        .n = dw_smaller(BATCH_TOKENS, o.n_ctx - first),
                         .row = *row,
                         .record = p->n_record};
-            const int n_skipped = o.skip > first ? smaller(o.skip - first, x->n) : 0;
+            const int n_skipped = o.skip > first ? dw_smaller(o.skip - first, x->n) : 0;
             x->n_rows = (size_t)n * (size_t)(x->n - n_skipped);
             if (first) x->offset = x[-1].offset + x[-1].n_rows * token_bytes;
             *row += x->n_rows;
@@ -266,7 +264,7 @@ static bool put_shares(const float *weight, const float *a, int n_ff, int group,
     double sum = 0;
     int n = 0;
     for (int first = 0; first < n_ff; first += group) {
-        const int end = smaller(first + group, n_ff);
+        const int end = dw_smaller(first + group, n_ff);
         double m = 0;
         for (int j = first; j < end; j++) m += (double)weight[j] * (double)a[j] * (double)a[j];
         sum += mass[n++] = m;

@@ -137,8 +137,6 @@ static void share(int n, int ith, int n_threads, int *first, int *end) {
     if (*end > n) *end = n;
 }
 
-static int smaller(int a, int b) { return a < b ? a : b; }
-
 /* The counts are integers, so the order of threads changes nothing. */
 static void add_counts(uint64_t *hist, const uint32_t *counts) {
     for (int b = 0; b < KIT_STATS_BINS; b++)
@@ -148,7 +146,7 @@ static void add_counts(uint64_t *hist, const uint32_t *counts) {
 /* Bins of columns first .. first + n - 1 of the i-th sampled row; the next but one is prefetched. */
 static void bins_of(const collector *c, const dw_tap_event *e, int i, int first, int n, uint8_t *bin) {
     const float *x = e->values + (size_t)c->sampled[i] * (size_t)e->n + first;
-    const float *next = e->values + (size_t)c->sampled[smaller(i + 2, c->n_sampled - 1)] * (size_t)e->n + first;
+    const float *next = e->values + (size_t)c->sampled[dw_smaller(i + 2, c->n_sampled - 1)] * (size_t)e->n + first;
     for (int j = 0; j < n; j += 16) __builtin_prefetch(next + j);
     c->loops->bins(x, n, bin);
 }
@@ -161,7 +159,7 @@ static void count_inputs(const collector *c, const dw_tap_event *e, int first, i
     uint8_t bin[UNIT];
     for (int i = 0; i < c->n_sampled; i++) {
         for (int j = first; j < end; j += UNIT) {
-            const int n = smaller(UNIT, end - j);
+            const int n = dw_smaller(UNIT, end - j);
             bins_of(c, e, i, j, n, bin);
             for (int k = 0; k < n; k++) counts[k % TABLES][bin[k]]++;
         }
@@ -173,14 +171,14 @@ static void add_input(const collector *c, const dw_tap_event *e, kit_stats_input
     kit_stats_layer *w = &c->s->layer[e->layer];
     double *square = w->text_square[k] + c->to * (size_t)e->n;
     for (int j = first; j < end; j += TILE)
-        c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
+        c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, dw_smaller(TILE, end - j), square + j);
     if (first < end) count_inputs(c, e, first, end, w->input_hist[k]);
 }
 
 static void add_output(const collector *c, const dw_tap_event *e, int first, int end) {
     double *square = c->s->text_output_square + c->to * (size_t)e->n;
     for (int j = first; j < end; j += TILE)
-        c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
+        c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, dw_smaller(TILE, end - j), square + j);
 }
 
 /* Histograms of the neurons of a unit.  Rows are counted in bytes, which stay in L1 with the values, and added after at
@@ -224,10 +222,10 @@ static void add_neurons(const collector *c, const dw_tap_event *e, int first, in
     kit_stats_layer *w = &c->s->layer[e->layer];
     for (int j = first; j < end; j += TILE) {
         const size_t to = c->to * (size_t)e->n + (size_t)j;
-        const int tile_end = smaller(j + TILE, end);
+        const int tile_end = dw_smaller(j + TILE, end);
         c->loops->moments(e->values + j, (size_t)e->n, c->row, c->n_row, tile_end - j, w->sum_a + to, w->sum_abs + to,
                           w->sum_square + to, w->max_abs + to);
-        for (int k = j; k < tile_end; k += UNIT) count_neurons(c, e, k, smaller(UNIT, tile_end - k));
+        for (int k = j; k < tile_end; k += UNIT) count_neurons(c, e, k, dw_smaller(UNIT, tile_end - k));
     }
 }
 
@@ -249,7 +247,7 @@ static void add_gates(const collector *c, const dw_tap_event *e, int first, int 
     kit_stats_layer *w = &c->s->layer[e->layer];
     uint8_t bin[UNIT] = {0};
     for (int j = first; j < end; j += UNIT) {
-        const int n = smaller(UNIT, end - j);
+        const int n = dw_smaller(UNIT, end - j);
         unit_counts u = counts_of_unit(c, w->hist_gate, j, n);
         memset(bin + n, 0, (size_t)(UNIT - n));
         for (int i = 0; i < c->n_sampled; i++) {
@@ -362,7 +360,7 @@ static int eval(run *r, const calib_text *text, const pass *x, dw_err *err) {
 
 static int eval_windows(run *r, const calib_text *text, int window, int n_window, dw_err *err) {
     for (int first = 0; first < o.n_ctx; first += r->n_batch)
-        if (eval(r, text, &(pass){window, n_window, first, smaller(o.n_ctx - first, r->n_batch)}, err)) return -1;
+        if (eval(r, text, &(pass){window, n_window, first, dw_smaller(o.n_ctx - first, r->n_batch)}, err)) return -1;
     return 0;
 }
 
@@ -397,7 +395,7 @@ static int check_text(const collector *c, const calib_text *text, dw_err *err) {
 static int eval_text(run *r, const calib_text *text, dw_err *err) {
     const int n_all = calib_n_windows(text);
     for (int w = 0; w < n_all; w += r->n_seq)
-        if (eval_windows(r, text, w, smaller(r->n_seq, n_all - w), err)) return -1;
+        if (eval_windows(r, text, w, dw_smaller(r->n_seq, n_all - w), err)) return -1;
     return 0;
 }
 
@@ -407,7 +405,7 @@ static int differentiate_text(run *r, const calib_text *text, dw_err *err) {
     const int n_all = calib_n_windows(text);
     g->to = r->c.to;
     for (int w = 0, n; w < n_all && o.gradients; w += n) {
-        n = smaller(g->n_seq, n_all - w);
+        n = dw_smaller(g->n_seq, n_all - w);
         if (collect_gradients_add(g, &r->texts, text, w, n, o.skip, err)) return -1;
         progress_step(r->bar, n * o.n_ctx * GRADIENT_SHARE);
     }
@@ -569,7 +567,7 @@ static int keep(keeper *k, kit_stats *s, dw_err *err) {
 static int open_run(run *r, kit_stats *s, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(r->model);
     r->n_seq = o.n_ctx < BATCH_TOKENS ? BATCH_TOKENS / o.n_ctx : 1;
-    r->n_batch = smaller(r->n_seq * o.n_ctx, BATCH_TOKENS);
+    r->n_batch = dw_smaller(r->n_seq * o.n_ctx, BATCH_TOKENS);
     const size_t n = (size_t)r->n_batch, n_read = (size_t)r->n_seq * (size_t)o.n_ctx;
     r->c = (collector){.s = s, .n_batch = r->n_batch, .loops = column_sums_choose(err), .gram = &r->gram};
     if (!r->c.loops) return -1;

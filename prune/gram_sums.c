@@ -94,8 +94,6 @@ static double *sums_of(const gram_sums *g, const dw_tap_event *e) {
     return k < 0 || !g->sum || e->layer >= g->n_layer ? NULL : g->sum[e->layer][k];
 }
 
-static int smaller(int a, int b) { return a < b ? a : b; }
-
 /* Products of columns r.. and c.. over the rows, one product for each run of neighbouring rows. */
 static void multiply(float *tile, int nr, int nc, const float *x, int n, int r, int c, const int *row, int n_row) {
     for (int i = 0, end; i < n_row; i = end) {
@@ -120,15 +118,15 @@ static void add_block(double *sum, int n, const float *x, const int *row, int n_
     for (int r = 0; r < n; r += TILE)
         for (int c = r; c < n; c += TILE) {
             if (at++ % n_threads != ith) continue;
-            multiply(tile, smaller(TILE, n - r), smaller(TILE, n - c), x, n, r, c, row, n_row);
-            add_tile(sum, n, tile, smaller(TILE, n - r), smaller(TILE, n - c), r, c);
+            multiply(tile, dw_smaller(TILE, n - r), dw_smaller(TILE, n - c), x, n, r, c, row, n_row);
+            add_tile(sum, n, tile, dw_smaller(TILE, n - r), dw_smaller(TILE, n - c), r, c);
         }
 }
 
 void gram_add(double *sum, int n, const float *x, const int *row, int n_row, float *scratch, int ith, int n_threads) {
     float *tile = scratch + (size_t)ith * GRAM_SCRATCH;
     for (int first = 0; first < n_row; first += GRAM_TOKENS)
-        add_block(sum, n, x, row + first, smaller(GRAM_TOKENS, n_row - first), tile, ith, n_threads);
+        add_block(sum, n, x, row + first, dw_smaller(GRAM_TOKENS, n_row - first), tile, ith, n_threads);
 }
 
 void gram_sums_add(const gram_sums *g, const dw_tap_event *e, const int *row, int n_row, int ith, int n_threads) {

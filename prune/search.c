@@ -10,11 +10,9 @@
 
 static const dw_hparams *hp_of(const prune_task *t) { return dw_model_hparams(t->model); }
 static int n_ff(const prune_task *t, int l) { return hp_of(t)->n_ff[l]; }
-static int smaller(int a, int b) { return a < b ? a : b; }
-static int larger(int a, int b) { return a > b ? a : b; }
 
 /* The next allowed widths.  A whole layer may have any width, so a step to it or from it may be less than a unit. */
-static int wider(const prune_task *t, int l, int width) { return smaller(width + t->unit, n_ff(t, l)); }
+static int wider(const prune_task *t, int l, int width) { return dw_smaller(width + t->unit, n_ff(t, l)); }
 static int narrower(const prune_task *t, int width) { return (width - 1) / t->unit * t->unit; }
 /* The widest allowed width of at most `width`. */
 static int widest(const prune_task *t, int l, int width) {
@@ -216,7 +214,7 @@ static double keep_least(const prune_task *t, int *n_keep) {
 static int least_of_all(const prune_task *t) {
     int least = INT32_MAX;
     for (int l = 0; l < hp_of(t)->n_layer; l++)
-        if (!t->drop[l]) least = smaller(least, prune_least_width(t, l));
+        if (!t->drop[l]) least = dw_smaller(least, prune_least_width(t, l));
     return least;
 }
 
@@ -383,14 +381,14 @@ static bool mutate(const prune_task *t, state *s) {
     const int quarter = n_ff(t, a) / 4 / t->unit * t->unit;
     memcpy(s->trial, s->best, (size_t)n_layer * sizeof *s->trial);
     if (a == b || t->drop[a] || t->drop[b]) return false;
-    int n = smaller(steps * (units < 1 ? 1 : units) * t->unit, quarter > t->unit ? quarter : t->unit);
-    n = smaller(n, n_ff(t, b) - s->best[b]);
-    n = smaller(n, s->best[a] - prune_least_width(t, a));
+    int n = dw_smaller(steps * (units < 1 ? 1 : units) * t->unit, quarter > t->unit ? quarter : t->unit);
+    n = dw_smaller(n, n_ff(t, b) - s->best[b]);
+    n = dw_smaller(n, s->best[a] - prune_least_width(t, a));
     if (n <= 0) return false;
-    n = s->best[a] - larger(widest(t, a, s->best[a] - n), prune_least_width(t, a));
+    n = s->best[a] - dw_larger(widest(t, a, s->best[a] - n), prune_least_width(t, a));
     s->trial[b] = widest(t, b, s->best[b] + n + s->spare);
     n = s->trial[b] - s->best[b];
-    s->trial[a] = smaller(s->best[a], widest(t, a, s->best[a] + s->spare - n));
+    s->trial[a] = dw_smaller(s->best[a], widest(t, a, s->best[a] + s->spare - n));
     s->left = s->best[a] + s->spare - n - s->trial[a];
     s->last = (move){a, b, n};
     return n > 0 && !has_failed(s, &s->last) && (t->bytes <= 0 || prune_file_bytes(t, s->trial) <= t->bytes);

@@ -24,8 +24,6 @@ typedef struct product {
     float *scratch; // a tile for each thread
 } product;
 
-static int smaller(int a, int b) { return a < b ? a : b; }
-
 static void multiply(void *arg, int ith, int n_threads) {
     const product *p = arg;
     float *tile = p->scratch + (size_t)ith * GRAM_SCRATCH;
@@ -33,7 +31,7 @@ static void multiply(void *arg, int ith, int n_threads) {
     for (int r = 0; r < p->m; r += TILE)
         for (int c = 0; c < p->n; c += TILE) {
             if (at++ % n_threads != ith) continue;
-            const int nr = smaller(TILE, p->m - r), nc = smaller(TILE, p->n - c);
+            const int nr = dw_smaller(TILE, p->m - r), nc = dw_smaller(TILE, p->n - c);
             if (!p->sum) {
                 cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, nr, nc, p->k, p->alpha,
                             p->a + (size_t)r * (size_t)p->k, p->k, p->b + (size_t)c * (size_t)p->k, p->k, p->beta,

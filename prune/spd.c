@@ -8,9 +8,8 @@
 
 enum { TILE = 256 };
 
-static int smaller(int a, int b) { return a < b ? a : b; }
 static int n_tiles(int n) { return (n + TILE - 1) / TILE; }
-static int tile_size(int n, int t) { return smaller(TILE, n - t * TILE); }
+static int tile_size(int n, int t) { return dw_smaller(TILE, n - t * TILE); }
 
 void spd_pair_of(size_t i, int *row, int *column) {
     int r = 0;
@@ -107,7 +106,7 @@ static void invert_rows(const inverting *v, int t, double *x) {
     for (int r = 0; r < size; r++) x[(size_t)r * (size_t)ld + (size_t)r] = 1;
     solve_piece(&v->s, first, x, size, ld);
     for (int c = 0; c < ld; c++)
-        for (int r = 0; r < smaller(size, c + 1); r++)
+        for (int r = 0; r < dw_smaller(size, c + 1); r++)
             v->inverse[(size_t)(first + c) * (size_t)n + (size_t)(first + r)] = x[(size_t)r * (size_t)ld + (size_t)c];
 }
 

@@ -14,8 +14,6 @@ static int passes_of(const walk *w, const calib_text *text) {
     return n_pass * ((w->texts->n_ctx + w->most - 1) / w->most);
 }
 
-static int smaller(int a, int b) { return a < b ? a : b; }
-
 void walk_select(walk *w, int b) {
     const int n_ctx = w->texts->n_ctx, n_piece = w->n_seq > 1 ? 1 : (n_ctx + w->most - 1) / w->most;
     const calib_text *text = w->texts->text;
@@ -25,7 +23,7 @@ void walk_select(walk *w, int b) {
         before += (size_t)calib_n_windows(text) * (size_t)n_ctx;
     }
     const int window = b / n_piece * w->n_seq, from = b % n_piece * w->most;
-    const int n_window = smaller(w->n_seq, calib_n_windows(text) - window), n = smaller(w->most, n_ctx - from);
+    const int n_window = dw_smaller(w->n_seq, calib_n_windows(text) - window), n = dw_smaller(w->most, n_ctx - from);
     int at = 0;
     w->n_row = 0;
     for (int i = 0; i < n_window; i++) {
@@ -64,7 +62,7 @@ static int open_walk(walk *w, const dw_model *m, const dw_session_options *o, dw
     dw_session_options own = {.pool = o->pool, .backend = o->backend, .select = o->select, .n_ctx = n_ctx,
                               .precision = DW_PRECISION_ROUNDED};
     own.n_seq = w->n_seq = n_ctx < WALK_TOKENS ? WALK_TOKENS / n_ctx : 1;
-    own.n_batch = w->most = w->n_seq > 1 ? w->n_seq * n_ctx : smaller(n_ctx, WALK_TOKENS);
+    own.n_batch = w->most = w->n_seq > 1 ? w->n_seq * n_ctx : dw_smaller(n_ctx, WALK_TOKENS);
     const size_t n = (size_t)w->most;
     w->n_tokens = calib_n_tokens(w->texts);
     w->n_embd = dw_model_hparams(m)->n_embd;

@@ -5,8 +5,6 @@
 
 /* ---- memory: each thread's own, what is shared ------------------------------------------------------------------- */
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 static int longest_row(const dw_hparams *hp) {
     const int heads = hp->n_head_max * hp->head_dim, most = heads > hp->n_ff_max ? heads : hp->n_ff_max;
     return most > hp->n_embd ? most : hp->n_embd;
@@ -15,19 +13,20 @@ static int longest_row(const dw_hparams *hp) {
 static size_t scratch_bytes(const dw_net *net) {
     const dw_hparams *hp = &net->hp;
     const int most_group = hp->n_head_max > 0 ? hp->n_head_max : 1;
-    const size_t attend = larger(dw_attend_scratch_bytes(hp->head_dim, most_group),
-                                 dw_attend_tiles_scratch_bytes(hp->head_dim, most_group));
+    const size_t attend = dw_larger_size(dw_attend_scratch_bytes(hp->head_dim, most_group),
+                                         dw_attend_tiles_scratch_bytes(hp->head_dim, most_group));
     const size_t gated = dw_few_scratch_bytes(hp->n_embd) + dw_few_scratch_bytes(dw_gate_sizes_of(net).rank);
-    return larger(larger(DW_GEMM_SCRATCH, attend), larger(gated, dw_few_scratch_bytes(longest_row(hp))));
+    return dw_larger_size(dw_larger_size(DW_GEMM_SCRATCH, attend),
+                          dw_larger_size(gated, dw_few_scratch_bytes(longest_row(hp))));
 }
 
 static size_t piece_bytes(const dw_hparams *hp) {
-    return DW_GEMM_TOKENS * sizeof(float) * larger(DW_MANY_ROWS, ((size_t)hp->head_dim + 15) / 16 * 16);
+    return DW_GEMM_TOKENS * sizeof(float) * dw_larger_size(DW_MANY_ROWS, ((size_t)hp->head_dim + 15) / 16 * 16);
 }
 
 static size_t shared_bytes(const dw_hparams *hp, int n_batch) {
     const size_t packed = dw_gemm_pack_bytes(n_batch, longest_row(hp));
-    return (larger(packed, dw_many_head_bytes(hp, n_batch)) + 63) / 64 * 64;
+    return (dw_larger_size(packed, dw_many_head_bytes(hp, n_batch)) + 63) / 64 * 64;
 }
 
 static size_t own_bytes(int n_threads) { return sizeof(dw_cpu) + (size_t)n_threads * sizeof(dw_step); }

@@ -133,8 +133,6 @@ static inline void dw_add_listed(const dw_tensor *bias, const int32_t *list, int
     const float *b = dw_floats(bias);
     for (int i = 0; b && i < n; i++) x[i] += b[list[i]];
 }
-static inline int dw_smaller(int a, int b) { return a < b ? a : b; }
-static inline int dw_larger(int a, int b) { return a > b ? a : b; }
 static inline void dw_prefetch(const uint8_t *p, size_t n_bytes) {
     for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(p + i);
 }

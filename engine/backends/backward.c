@@ -57,8 +57,6 @@ static bool keeps_residuals(const dw_train *t) { return !t->o.forward_only || t-
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
-static int larger(int a, int b) { return a > b ? a : b; }
-
 static int n_rows_of(const dw_net *net, int n_tokens) {
     const int fit = LOGIT_BYTES / (int)sizeof(float) / net->hp.n_vocab / 16 * 16;
     const int n = fit < LEAST_ROWS ? LEAST_ROWS : fit > MOST_ROWS ? MOST_ROWS : fit;
@@ -80,7 +78,7 @@ static void lay_out_gradients(dw_train *t, dw_layout *a, size_t n) {
     t->dq = take(a, n, nq);
     t->dk = take(a, n, nkv);
     t->dv = take(a, n, nkv);
-    t->scale = dw_layout_take(a, dw_times(n, (size_t)larger(1, hp->n_head_max)), sizeof *t->scale);
+    t->scale = dw_layout_take(a, dw_times(n, (size_t)dw_larger(1, hp->n_head_max)), sizeof *t->scale);
     t->open = dw_layout_take(a, n, sizeof *t->open);
 }
 
@@ -126,10 +124,11 @@ static void lay_out_layer(dw_train *t, dw_layout *a, size_t n) {
 static void lay_out(dw_train *t, dw_layout *a) {
     const dw_hparams *hp = &t->net->hp;
     const size_t n = dw_times((size_t)t->o.n_seq, (size_t)t->o.n_ctx), d = (size_t)hp->n_embd, rows = (size_t)t->n_rows;
-    const dw_back_sizes most = {.n_tokens = (int)n,
-                                .n_rows = t->n_rows,
-                                .gradients = !t->o.forward_only,
-                                .widest = larger(hp->n_embd, larger(hp->n_ff_max, hp->n_head_max * hp->head_dim))};
+    const dw_back_sizes most = {
+        .n_tokens = (int)n,
+        .n_rows = t->n_rows,
+        .gradients = !t->o.forward_only,
+        .widest = dw_larger(hp->n_embd, dw_larger(hp->n_ff_max, hp->n_head_max * hp->head_dim))};
     t->token = dw_layout_take(a, n, sizeof *t->token);
     t->rope = take(a, (size_t)t->o.n_ctx, (size_t)hp->head_dim);
     t->residual = take(a, dw_times(n, keeps_residuals(t) ? (size_t)hp->n_layer + 1 : 1), d);

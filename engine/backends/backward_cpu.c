@@ -43,8 +43,6 @@ typedef struct own {
     thread_memory thread[]; // n_threads
 } own;
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-static int smaller(int a, int b) { return a < b ? a : b; }
 static int count(int n, int size) { return (n + size - 1) / size; }
 static int whole(int n) { return count(n, 32) * 32; } // packed sizes are those of whole pieces
 
@@ -53,10 +51,11 @@ static void lay_out(dw_back_env *e, dw_layout *a, const dw_back_sizes *most) {
     const int n_threads = dw_pool_size(e->pool), n = whole(most->n_tokens), n_rows = whole(most->n_rows),
               widest = whole(most->widest), n_vocab = whole(hp->n_vocab), d = whole(hp->n_embd);
     own *o = dw_layout_take(a, 1, sizeof *o + (size_t)n_threads * sizeof o->thread[0]);
-    const size_t kernel = larger(DW_GEMM_SCRATCH, dw_attend_back_scratch(e->n_ctx, hp->head_dim) * sizeof(float));
-    const size_t layer = larger(dw_gemm_pack_bytes(n, widest), dw_gemm_pack_bytes(widest, widest)),
-                 head = larger(dw_gemm_pack_bytes(n_vocab, d), dw_gemm_pack_bytes(n_vocab, n_rows));
-    uint8_t *packed = dw_layout_take(a, larger(layer, most->gradients ? head : 0), 1);
+    const size_t kernel = dw_larger_size(DW_GEMM_SCRATCH,
+                                         dw_attend_back_scratch(e->n_ctx, hp->head_dim) * sizeof(float));
+    const size_t layer = dw_larger_size(dw_gemm_pack_bytes(n, widest), dw_gemm_pack_bytes(widest, widest)),
+                 head = dw_larger_size(dw_gemm_pack_bytes(n_vocab, d), dw_gemm_pack_bytes(n_vocab, n_rows));
+    uint8_t *packed = dw_layout_take(a, dw_larger_size(layer, most->gradients ? head : 0), 1);
     for (int i = 0; i < n_threads; i++) {
         uint8_t *k = dw_layout_take(a, kernel, 1);
         if (a->base) o->thread[i] = (thread_memory){.kernel = k};
@@ -127,7 +126,7 @@ static dw_tensor values_of(const float *x, int width, int n) {
                        .data = (const uint8_t *)(const void *)x};
 }
 
-static int group_size(const product *p, int group) { return smaller(p->group, p->n_packed - group * p->group); }
+static int group_size(const product *p, int group) { return dw_smaller(p->group, p->n_packed - group * p->group); }
 
 static uint8_t *packed_group(const product *p, int group) {
     return p->own->packed + (group ? dw_gemm_pack_bytes(group * p->group, p->n_in) : 0);
@@ -159,7 +158,8 @@ static void add_bias(const product *p, float *y, size_t ldy, int n_rows, int fir
 static void multiply_piece(void *job, int piece, const thread_memory *m) {
     const product *p = job;
     const int n_each = count(p->n_out, p->piece_rows), group = piece / n_each, first = piece % n_each * p->piece_rows;
-    const int n = smaller(p->piece_rows, p->n_out - first), vector = group * p->group, n_vectors = group_size(p, group);
+    const int n = dw_smaller(p->piece_rows, p->n_out - first), vector = group * p->group,
+              n_vectors = group_size(p, group);
     const size_t ldy = (size_t)(p->by_rows ? p->n_packed : p->n_out);
     float *y = p->by_rows ? p->y + (size_t)first * ldy + vector : p->y + (size_t)vector * ldy + first;
     const dw_gemm_job j = {.level = p->own->level,

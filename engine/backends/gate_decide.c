@@ -4,16 +4,14 @@
 #include <math.h>
 #include <string.h>
 
-static int larger(int a, int b) { return a > b ? a : b; }
-
 dw_gate_sizes dw_gate_sizes_of(const dw_net *net) {
     dw_gate_sizes most = {0};
     for (int l = 0; l < net->hp.n_layer; l++) {
         const dw_layer *w = &net->layer[l];
         if (!w->sparse.down_t.name) continue;
-        most.n_groups = larger(most.n_groups, dw_n_groups(w));
-        most.n_ff = larger(most.n_ff, w->n_ff);
-        if (w->sparse.pred_a.name) most.rank = larger(most.rank, (int)w->sparse.pred_a.ne[1]);
+        most.n_groups = dw_larger(most.n_groups, dw_n_groups(w));
+        most.n_ff = dw_larger(most.n_ff, w->n_ff);
+        if (w->sparse.pred_a.name) most.rank = dw_larger(most.rank, (int)w->sparse.pred_a.ne[1]);
     }
     return most;
 }

@@ -44,7 +44,6 @@ _Static_assert(sizeof(dw_int8_row) * ROW_BLOCK <= PANEL_BYTES && (int)RECORD == 
 _Static_assert(SUM_BYTES + PANEL_BYTES + DW_PANEL_K * 4 + SQUARE * 4 + STRIP * 4 <= DW_GEMM_SCRATCH,
                "a thread's scratch");
 
-static int smaller(int a, int b) { return a < b ? a : b; }
 static int tiles_of(int n) { return (n + DW_TILE - 1) / DW_TILE; }
 static int steps_of(int k) { return (k + DW_AMX_STEP - 1) / DW_AMX_STEP; }
 static int token_parts(dw_gemm_form form) { return form == DW_GEMM_ROUNDED ? 1 : 2; }
@@ -179,7 +178,7 @@ static void unpack_amx(const product *p, panel_rows rows) {
     const size_t bytes = row_tile_bytes_amx(p->job->form, rows.k);
     dw_assert(rows.first % DW_TILE == 0);
     for (int r = rows.first, end = rows.first + rows.n; r < end; r += DW_TILE)
-        unpack_tile(p, rows.row + r, rows.offset, smaller(DW_TILE, end - r), rows.k,
+        unpack_tile(p, rows.row + r, rows.offset, dw_smaller(DW_TILE, end - r), rows.k,
                     rows.panel + (size_t)(r / DW_TILE) * bytes);
 }
 
@@ -257,13 +256,13 @@ static void decode_rows(const dw_gemm_tokens *in, int first, int n_tokens, int k
 /* Packs a tile: the tokens from `first` on, values k0 .. k0 + k - 1. */
 static void pack_tile(const dw_gemm_tokens *in, int first, int k0, int k, uint8_t *tile) {
     const form_row *form = &forms[in->form];
-    const int step = form->step, n_tokens = smaller(DW_TILE, in->n_tokens - first);
+    const int step = form->step, n_tokens = dw_smaller(DW_TILE, in->n_tokens - first);
     float rows[DW_TILE * DW_PANEL_K];
     const size_t ldx = in->w ? DW_PANEL_K : in->ldx;
     const float *x = in->w ? rows : in->x + (size_t)first * in->ldx + k0;
     if (in->w) decode_rows(in, first, n_tokens, k0, k, rows);
     for (int i = 0; i < k; i += step) {
-        const int n = smaller(step, k - i);
+        const int n = dw_smaller(step, k - i);
         float whole[DW_TILE * DW_AMX_STEP];
         if (n == step && n_tokens == DW_TILE) {
             form->pack(in, x + i, ldx, i, n, tile);
@@ -284,7 +283,7 @@ static void copy_part(const float *x, size_t ldx, int n_rows, int n, int n_rows_
 /* Likewise of values k0 .. k0 + n - 1 (at most 32), where a token is a column of x. */
 static void pack_turned_step(const dw_gemm_tokens *in, int first, int k0, int n, uint8_t *tile) {
     const float *x = in->x + (size_t)k0 * in->ldx + first;
-    const int n_tokens = smaller(DW_TILE, in->n_tokens - first);
+    const int n_tokens = dw_smaller(DW_TILE, in->n_tokens - first);
     const bool whole = n == DW_AMX_STEP && n_tokens == DW_TILE;
     float strip[DW_AMX_STEP * DW_TILE];
     if (in->form == DW_GEMM_F32) {
@@ -299,7 +298,7 @@ static void pack_turned_step(const dw_gemm_tokens *in, int first, int k0, int n,
 static void pack_tiles(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_threads) {
     const int chunk = DW_PANEL_K, n_tiles = tiles_of(in->n_tokens), n_chunks = (in->n + chunk - 1) / chunk;
     for (int piece = ith; piece < n_tiles * n_chunks; piece += n_threads) {
-        const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = smaller(chunk, in->n - k0);
+        const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = dw_smaller(chunk, in->n - k0);
         pack_tile(in, tile * DW_TILE, k0, k,
                   packed + chunk_offset(in->form, in->n_tokens, k0) + (size_t)tile * tile_bytes(in->form, k));
     }
@@ -309,10 +308,10 @@ static void pack_tiles(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n
 static void pack_turned_tiles(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_threads) {
     const int n_tiles = tiles_of(in->n_tokens);
     for (int k0 = ith * DW_AMX_STEP; k0 < in->n; k0 += n_threads * DW_AMX_STEP) {
-        const int chunk = k0 / DW_PANEL_K * DW_PANEL_K, k = smaller(DW_PANEL_K, in->n - chunk);
+        const int chunk = k0 / DW_PANEL_K * DW_PANEL_K, k = dw_smaller(DW_PANEL_K, in->n - chunk);
         uint8_t *to = packed + chunk_offset(in->form, in->n_tokens, chunk) + tile_bytes(in->form, k0 - chunk);
         for (int tile = 0; tile < n_tiles; tile++)
-            pack_turned_step(in, tile * DW_TILE, k0, smaller(DW_AMX_STEP, in->n - k0),
+            pack_turned_step(in, tile * DW_TILE, k0, dw_smaller(DW_AMX_STEP, in->n - k0),
                              to + (size_t)tile * tile_bytes(in->form, k));
     }
 }
@@ -333,7 +332,7 @@ void dw_gemm_pack_tile(const dw_gemm_tokens *in, int tile, int n_tokens, uint8_t
     check_tokens(in, packed, 0, 1);
     dw_assert(in->n_tokens <= DW_TILE && tile * DW_TILE + in->n_tokens <= n_tokens);
     for (int k0 = 0; k0 < in->n; k0 += DW_PANEL_K) {
-        const int k = smaller(DW_PANEL_K, in->n - k0);
+        const int k = dw_smaller(DW_PANEL_K, in->n - k0);
         pack_tile(in, 0, k0, k, packed + chunk_offset(in->form, n_tokens, k0) + (size_t)tile * tile_bytes(in->form, k));
     }
 }
@@ -349,7 +348,7 @@ void dw_gemm_pack_turned(const dw_gemm_tokens *in, uint8_t *packed, int ith, int
 /* Where rows row0 .. row0 + n - 1 of the product begin; beyond its last row, where that one does. */
 static void find_rows(const product *p, int row0, int n, const uint8_t **row) {
     for (int r = 0; r < n; r++) {
-        const size_t at = p->job->first + (size_t)smaller(row0 + r, p->job->n_rows - 1);
+        const size_t at = p->job->first + (size_t)dw_smaller(row0 + r, p->job->n_rows - 1);
         row[r] = p->job->w->data + (p->job->list ? (size_t)p->job->list[at] : at) * p->row_bytes;
     }
 }
@@ -374,7 +373,7 @@ static bool prefetches_while_multiplying(const dw_gemm_job *j) { return j->form 
  * the next block's.  The last chunk of a row may be shorter: then what follows it is prefetched, too. */
 static dw_int8_ahead ahead_of(const uint8_t *const *row, int n_rows, int chunk, int n_chunks, int lead,
                               size_t chunk_bytes) {
-    const int next = chunk + smaller(lead, n_chunks);
+    const int next = chunk + dw_smaller(lead, n_chunks);
     return next < n_chunks
                ? (dw_int8_ahead){row, n_rows, (size_t)next * chunk_bytes, chunk_bytes}
                : (dw_int8_ahead){row + n_rows, n_rows, (size_t)(next - n_chunks) * chunk_bytes, chunk_bytes};
@@ -385,7 +384,7 @@ static void unpack(const product *p, const uint8_t *const *row, int n_rows, size
     const size_t bytes = dw_qtype_row_bytes(p->job->w->type, (size_t)k);
     const bool in_a_burst = !prefetches_while_multiplying(p->job);
     for (int r = 0; r < n_rows; r += DW_TILE) {
-        const int n = smaller(DW_TILE, n_rows - r);
+        const int n = dw_smaller(DW_TILE, n_rows - r);
         for (int i = r; in_a_burst && i < r + n; i++)
             for (size_t b = 0; b < bytes; b += 64) __builtin_prefetch(row[i + ROWS_AHEAD] + offset + b, 0, 2);
         forms[p->job->form].unpack(p, (panel_rows){p->panel, row, offset, r, n, k});
@@ -423,7 +422,7 @@ static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, 
     for (int step = 0; step < n_steps; step++) {
         float *flat = (float *)(void *)p->panel + step * DW_AMX_STEP; // of DW_GEMM_F32
         const int first = step * DW_AMX_STEP;
-        const strip s = unpack_strip(p, row0, n_rows, n_padded, k0 + first, smaller(DW_AMX_STEP, k - first));
+        const strip s = unpack_strip(p, row0, n_rows, n_padded, k0 + first, dw_smaller(DW_AMX_STEP, k - first));
         for (int r = 0; r < n_padded; r += DW_TILE)
             if (p->job->form != DW_GEMM_F32)
                 dw_amx_unpack_turned(s.x + r, s.ld, n_parts, p->panel + (size_t)(r / DW_TILE) * row_bytes +
@@ -441,8 +440,8 @@ static void store_tokens(const product *p, const float *sum, int row0, int n_row
     const dw_vec *vec = dw_vec_of(p->job->level);
     for (int tile = 0; tile < n_token_tiles; tile++)
         for (int r = 0; r < n_rows; r += DW_TILE) {
-            const int token = token0 + tile * DW_TILE, tokens = smaller(DW_TILE, p->job->n_tokens - token);
-            const int rows = smaller(DW_TILE, n_rows - r);
+            const int token = token0 + tile * DW_TILE, tokens = dw_smaller(DW_TILE, p->job->n_tokens - token);
+            const int rows = dw_smaller(DW_TILE, n_rows - r);
             const float *square = sum + (size_t)(r / DW_TILE * n_token_tiles + tile) * SQUARE;
             float *y = p->job->y + (size_t)token * p->job->ldy + (size_t)(row0 + r);
             if (rows == DW_TILE && tokens == DW_TILE) {
@@ -491,7 +490,7 @@ static void multiply_block(const product *p, int row0, int n_rows) {
     const int n_chunks = (n + chunk - 1) / chunk, lead = p->job->n_tokens <= DW_GEMM_FEW ? FEW_LEAD : 1;
     if (!p->turned) find_rows(p, row0, n_rows + (prefetches ? n_rows : ROWS_AHEAD), row);
     for (int k0 = 0; k0 < n; k0 += chunk) {
-        const int k = smaller(chunk, n - k0);
+        const int k = dw_smaller(chunk, n - k0);
         const bool fresh = k0 == 0, last = k0 + k == n;
         const uint8_t *x = p->job->packed + chunk_offset(p->job->form, p->job->n_tokens, k0);
         const dw_int8_ahead ahead = ahead_of(row, n_rows, k0 / chunk, n_chunks, lead, chunk_bytes);
@@ -501,8 +500,8 @@ static void multiply_block(const product *p, int row0, int n_rows) {
             unpack(p, row, n_rows, (size_t)(k0 / chunk) * chunk_bytes, k);
         }
         for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->job->form, k)) {
-            const int here = smaller(2, n_token_tiles - t),
-                      n_tokens = smaller(2 * DW_TILE, p->job->n_tokens - t * DW_TILE);
+            const int here = dw_smaller(2, n_token_tiles - t),
+                      n_tokens = dw_smaller(2 * DW_TILE, p->job->n_tokens - t * DW_TILE);
             float *sum = p->sum + pair_offset(n_row_tiles, t);
             const panel_job j = {p->job->level,
                                  p->job->form,
@@ -522,7 +521,7 @@ static void multiply_block(const product *p, int row0, int n_rows) {
 
 /* Where a square of sums lies among those of n_row_tiles row tiles. */
 static size_t square_offset(int n_row_tiles, int n_token_tiles, int row_tile, int token_tile) {
-    const int pair = token_tile / 2 * 2, in_pair = smaller(2, n_token_tiles - pair);
+    const int pair = token_tile / 2 * 2, in_pair = dw_smaller(2, n_token_tiles - pair);
     return pair_offset(n_row_tiles, pair) + (size_t)(row_tile * in_pair + token_tile - pair) * SQUARE;
 }
 
@@ -565,7 +564,7 @@ static void pack_neuron_step(const dw_gemm_neurons *in, int row_tile, int token_
         const size_t at = square_offset(n_row_tiles, tiles_of(in->n_tokens), row_tile + i, token_tile);
         vec->glu[in->act](in->gate + at, in->up + at, SQUARE, neuron + i * SQUARE);
         if (in->rows)
-            store_neurons(vec, neuron + i * SQUARE, smaller(DW_TILE, in->n_tokens - token),
+            store_neurons(vec, neuron + i * SQUARE, dw_smaller(DW_TILE, in->n_tokens - token),
                           in->rows + (size_t)token * in->ldr + (row_tile + i) * DW_TILE, in->ldr);
     }
     dw_amx_pack_turned(neuron, DW_TILE, token_parts(in->form), to);
@@ -578,7 +577,7 @@ void dw_gemm_pack_neurons(const dw_gemm_neurons *in, uint8_t *packed) {
     for (int t = 0; t < tiles_of(in->n_tokens); t++)
         for (int r = 0; r < tiles_of(in->n_rows); r += 2) {
             const int k0 = in->first + r * DW_TILE, chunk = k0 / DW_PANEL_K * DW_PANEL_K;
-            const size_t tile = tile_bytes(in->form, smaller(DW_PANEL_K, in->n - chunk));
+            const size_t tile = tile_bytes(in->form, dw_smaller(DW_PANEL_K, in->n - chunk));
             pack_neuron_step(in, r, t,
                              packed + chunk_offset(in->form, in->n_tokens, chunk) + (size_t)t * tile +
                                  tile_bytes(in->form, k0 - chunk));
@@ -624,12 +623,16 @@ static few_tokens few_tokens_of(const dw_gemm_job *j) {
 
 static int band_rows(const few_tokens *f) { return f->n_row_tiles * DW_TILE; }
 static int rows_of_band(const few_tokens *f, const band *b) {
-    return smaller(band_rows(f), b->n_group - b->i * band_rows(f));
+    return dw_smaller(band_rows(f), b->n_group - b->i * band_rows(f));
 }
 
 static band band_at(const product *p, const few_tokens *f, int group, int i, int k0, bool is_second) {
-    return (band){group, smaller(f->n_bands * band_rows(f), p->job->n_rows - group), i, k0,
-                  smaller(DW_PANEL_K, (int)p->job->w->ne[0] - k0), is_second};
+    return (band){group,
+                  dw_smaller(f->n_bands * band_rows(f), p->job->n_rows - group),
+                  i,
+                  k0,
+                  dw_smaller(DW_PANEL_K, (int)p->job->w->ne[0] - k0),
+                  is_second};
 }
 
 /* The next band of the chunk, or the first of the next chunk, or of the next group. */
@@ -653,7 +656,7 @@ static dw_amx_next next_of(const product *p, const few_tokens *f, const band *b,
         .offset = offset,
         .ahead = is_last ? row + f->n_bands * band_rows(f) : row,
         .ahead_offset = is_last ? 0 : offset + bytes,
-        .n_bytes = dw_qtype_row_bytes(type, (size_t)smaller(DW_PANEL_K, is_last ? n : n - b->k0 - b->k)),
+        .n_bytes = dw_qtype_row_bytes(type, (size_t)dw_smaller(DW_PANEL_K, is_last ? n : n - b->k0 - b->k)),
         .n_rows = rows_of_band(f, b),
         .k = b->k,
         .panel = panel_of(p, b)};
@@ -741,7 +744,7 @@ static void multiply_all(const dw_gemm_job *job, bool turned) {
     const int few_rows = prefetches_while_multiplying(job) ? FEW_ROWS : forms[job->form].row_tiles * DW_TILE;
     const int block = is_few ? few_rows : ROW_BLOCK;
     if (by_bands) multiply_few(&p);
-    for (int r = 0; !by_bands && r < job->n_rows; r += block) multiply_block(&p, r, smaller(block, job->n_rows - r));
+    for (int r = 0; !by_bands && r < job->n_rows; r += block) multiply_block(&p, r, dw_smaller(block, job->n_rows - r));
     if (has_tiles) dw_amx_end();
 }
 

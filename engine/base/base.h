@@ -33,6 +33,10 @@
 #define DW_FOR_VECTOR_UNITS
 #endif
 
+static inline int dw_smaller(int a, int b) { return a < b ? a : b; }
+static inline int dw_larger(int a, int b) { return a > b ? a : b; }
+static inline size_t dw_larger_size(size_t a, size_t b) { return a > b ? a : b; }
+
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 typedef struct dw_err {

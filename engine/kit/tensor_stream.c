@@ -38,14 +38,13 @@ void kit_stream_free(kit_stream *s) {
     free(s);
 }
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t in_units(size_t n, size_t unit) { return (n + unit - 1) / unit; }
-static size_t unit_of(const kit_rows *r) { return larger(r->unit, 1); }
+static size_t unit_of(const kit_rows *r) { return dw_larger_size(r->unit, 1); }
 
 /* Rows of a slab: whole units, about SLAB_BYTES, but at least a unit for every thread. */
 static size_t rows_of_slab(const kit_stream *s, const kit_rows *r) {
     const size_t unit = unit_of(r), fit = SLAB_BYTES / (unit * r->row_bytes);
-    return unit * larger(fit, (size_t)dw_pool_size(s->pool));
+    return unit * dw_larger_size(fit, (size_t)dw_pool_size(s->pool));
 }
 
 static int make_room(kit_stream *s, const kit_rows *r, size_t slab_rows, dw_err *err) {
@@ -61,7 +60,7 @@ static int make_room(kit_stream *s, const kit_rows *r, size_t slab_rows, dw_err 
     if (r->written || rows * r->row_bytes <= s->slab_bytes) return 0;
     /* Writes the slab that is still to be written, because its memory is freed below. */
     if (kit_stream_end(s, err)) return -1;
-    s->slab_bytes = larger(rows * r->row_bytes, SLAB_BYTES);
+    s->slab_bytes = dw_larger_size(rows * r->row_bytes, SLAB_BYTES);
     for (int i = 0; i < 2; i++) {
         free(s->slab[i]);
         s->slab[i] = dw_alloc(s->slab_bytes, 1, "a slab of rows", err);
