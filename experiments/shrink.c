@@ -555,7 +555,7 @@ static int run_program(const char *name, const char *const *word, int out, dw_er
     int rc = pid < 0 ? -1 : 1;
     while (rc == 1) rc = children_wait(&end, 3600);
     free(path);
-    if (rc) return err->text[0] ? -1 : dw_fail(err, "lost deadwood-%s", name);
+    if (rc) return err->text[0] ? -1 : dw_fail(err, "deadwood-%s ended, and how is not known", name);
     const int sig = children_signal() ? children_signal() : WIFSIGNALED(end.status) ? WTERMSIG(end.status) : 0;
     if (sig) end_by(sig);
     return WIFEXITED(end.status) ? WEXITSTATUS(end.status) : dw_fail(err, "deadwood-%s was killed", name);
@@ -628,7 +628,7 @@ static int find_row(shrink *s, const tsv_table *t, dw_err *err) {
         if (!verdict || strcmp(verdict, "failed")) return set_result(s, model, tsv_cell(t, i, "model_sha256"), err);
         return dw_fail(err, "%s", note ? note : "a step failed");
     }
-    return dw_fail(err, "a step failed; the log in '%s.shrink' says why", o.out);
+    return dw_fail(err, "a step failed; '%s.shrink/log' says why", o.out);
 }
 
 static int find_result(shrink *s, dw_err *err) {
@@ -790,7 +790,7 @@ static int make(shrink *s, dw_err *err) {
         status = forget_rows(s, err) ? -1 : run_steps(s, err);
     }
     if (status < 0) return -1;
-    if (!has_result(s)) return dw_fail(err, "a step failed; the log in '%s' says why", s->dir);
+    if (!has_result(s)) return dw_fail(err, "a step failed; '%s/log' says why", s->dir);
     const bool is_cleaned = !dw_file_exists(s->made);
     if (!is_cleaned && copy_file(s->made, o.out, err)) return -1;
     const int table = run_program("table", (const char *[]){s->rows, NULL}, 1, err);
