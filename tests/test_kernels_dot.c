@@ -97,7 +97,7 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
         const dw_reach way[] = {
             {.first = 768, .second = 8192, .few_sums = few_sums},
             {.first = few_sums ? 4096 : 0, .second = 16384, .few_sums = few_sums, .one_by_one = true},
-            {.second = 16384, .few_sums = few_sums, .one_by_one = true, .streams_from = 1, .once = true},
+            {.second = 16384, .few_sums = few_sums, .one_by_one = true, .streams_from = 1, .past_second = true},
         };
         static float y[3][DW_DOT_MAX_COLS][ROWS];
         for (int i = 0; i < 3; i++) {
@@ -379,9 +379,10 @@ static void read_on_zen_5(void) {
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         const dw_reach got = dw_reach_on(DW_ZEN_5, DW_AVX2, of[i].rows), want = of[i].want;
         CHECK(got.first == want.first && got.second == want.second && got.few_sums == want.few_sums &&
-                  got.one_by_one == want.one_by_one && got.streams_from == want.streams_from && got.once == want.once,
+                  got.one_by_one == want.one_by_one && got.streams_from == want.streams_from &&
+                  got.past_second == want.past_second,
               "%zu: %d, %d, %d, %d, %zu, %d", i, got.first, got.second, got.few_sums, got.one_by_one, got.streams_from,
-              got.once);
+              got.past_second);
     }
 }
 

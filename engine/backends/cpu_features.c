@@ -109,7 +109,7 @@ bool dw_level_usable(dw_level level) {
     return usable[level];
 }
 
-enum { MIDDLE_ROW = 2048 }; // values; longer rows are probably of models that no cache holds
+enum { LONGEST_CACHED_ROW = 2048 }; // values; longer rows are probably of models that no cache holds
 
 /* Zen 5, from memory, at all levels (kernels_dot.h).  Activations that fill half of the first-level cache leave little of
  * it to weights.  Rows of up to MOST_SHORT bytes are taken together as elsewhere. */
@@ -120,7 +120,7 @@ static dw_reach far_reach_of_zen_5(dw_level level, dw_row_kind rows) {
                       .second = 16384,
                       .one_by_one = row_bytes > MOST_SHORT,
                       .streams_from = row_bytes > MOST_SHORT ? STREAMS_FROM : 0,
-                      .once = rows.n > MIDDLE_ROW};
+                      .past_second = rows.n > LONGEST_CACHED_ROW};
     if (dw_act_bytes(dw_dot_find(level, rows)->form, rows.n) > MOST_ACT)
         reach.first = 4096, reach.second = 8192, reach.few_sums = rows.type == DW_F16 || rows.type == DW_BF16;
     return reach;
@@ -128,7 +128,7 @@ static dw_reach far_reach_of_zen_5(dw_level level, dw_row_kind rows) {
 
 dw_reach dw_reach_on(dw_maker on, dw_level level, dw_row_kind rows) {
     const bool is_packed = dw_qtype_block(rows.type) > 1, is_16_bit = rows.type == DW_F16 || rows.type == DW_BF16;
-    const bool is_long = rows.n > MIDDLE_ROW;
+    const bool is_long = rows.n > LONGEST_CACHED_ROW;
     enum { NEAR_STREAMS_FROM = 48 << 10 };
     if (on == DW_INTEL) return (dw_reach){.first = 2048, .second = 4096};
     if (on == DW_ZEN_5 && rows.from_memory) return far_reach_of_zen_5(level, rows);

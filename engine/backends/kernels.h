@@ -64,7 +64,7 @@ typedef struct dw_reach {
     bool few_sums;     // 128 bytes of F16 or BF16 take a chain of four additions, not of one or two
     bool one_by_one;   // rows are read one by one, also where others take pairs or fours
     size_t streams_from; // a call of so many bytes or more is read in three streams; 0: none is
-    bool once;           // streams are prefetched past the second-level cache
+    bool past_second;    // streams are prefetched past the second-level cache
 } dw_reach;
 typedef enum dw_maker { DW_OTHER_MAKER, DW_INTEL, DW_ZEN_5 } dw_maker; // ZEN_5: AMD's, and what came after it
 dw_reach dw_reach_on(dw_maker maker, dw_level level, dw_row_kind rows);

@@ -161,7 +161,8 @@ enum { LONG_RUN = 32 };
  * prefetches each stream by itself, begins anew at each page of 4 KB.  No result depends on it.  Prefetches pass the end
  * of the last row by up to 3 KB.
  *
- *     Zen 5  Times the speed of one stream, calls of 2,048 rows, two threads, huge pages, in turn, medians, rows of 3,584 and
+ *     Zen 5  (Before streams stopped to prefetch what they read, and before long rows passed the second level.)
+ *            Times the speed of one stream, calls of 2,048 rows, two threads, huge pages, in turn, medians, rows of 3,584 and
  *            18,944 values:
  *                            memory reads 60 to 70 GB/s   85 to 88 GB/s
  *                Q4_0        1.21  1.22                   1.06  1.13
@@ -191,8 +192,8 @@ enum { LONG_RUN = 32 };
  *            in F16.  The rows of base have up to 2,048 values and are prefetched as before: L3 keeps a part of base in F16,
  *            which decoded at 0.94 to 0.98 when its streams passed the second level.
  *            From cache: mini in F16 decodes at 1.06 to 1.11 when calls of 16, 32, 48 or 128 KB and more are read so, with
- *            AVX2 (48 KB) at 1.20, as three rows share what is read of their F32 activations, and at 1.05 of that since they
- *            prefetch nothing but what is 3 KB ahead.  Since then mini in Q8_0 1.01 to 1.03, in Q4_0 0.97, base in Q8_0 0.99 to
+ *            AVX2 (48 KB) at 1.20, as three rows share what is read of their F32 activations.  Since streams prefetch nothing but
+ *            what is 3 KB ahead, mini in F16 has 1.05 of that (AVX-512).  Since then mini in Q8_0 1.01 to 1.03, in Q4_0 0.97, base in Q8_0 0.99 to
  *            1.00: too little for a rule of their own.  (Before, base in Q4_0 0.88.)
  *     Others were not measured. */
 enum { STREAM_AHEAD = 3072 };
@@ -216,20 +217,24 @@ typedef struct beyond {
 
 static inline ALWAYS_INLINE beyond beyond_of(const dw_dot_job *j) {
     const uint8_t *end = j->w + (size_t)j->n_rows * j->row_bytes;
-    return (beyond){end + (j->n_rows >= LONG_RUN ? j->reach.second : 0), j->reach, false};
+    return (beyond){.end = end + (j->n_rows >= LONG_RUN ? j->reach.second : 0), .reach = j->reach};
 }
 
 /* Rows that are read together next to each other skip each other's bytes; streams go on in the row that follows. */
 static inline ALWAYS_INLINE size_t skipped(int n_rows, size_t row_bytes) { return n_rows == LONG_ROWS ? row_bytes : 0; }
 
-/* p is in a row that ends `left` bytes further on.  What is read after that begins `between` bytes behind its end. */
+static inline ALWAYS_INLINE void prefetch_stream(const uint8_t *p, bool past_second, int bytes) {
+    for (int i = 0; i < bytes; i += 64)
+        if (past_second)
+            __builtin_prefetch(p + STREAM_AHEAD + i, 0, 0);
+        else
+            __builtin_prefetch(p + STREAM_AHEAD + i, 0, 3);
+}
+
+/* p is in a row that ends `left` bytes further on.  What is read after that begins `between` bytes after its end. */
 static inline ALWAYS_INLINE void prefetch(const uint8_t *p, beyond b, int bytes, int left, size_t between) {
     if (b.is_stream) {
-        for (int i = 0; i < bytes; i += 64)
-            if (b.reach.once)
-                __builtin_prefetch(p + STREAM_AHEAD + i, 0, 0);
-            else
-                __builtin_prefetch(p + STREAM_AHEAD + i, 0, 3);
+        prefetch_stream(p, b.reach.past_second, bytes);
         return;
     }
     const size_t to_second = (size_t)b.reach.second + (b.reach.second >= left ? between : 0);
