@@ -160,7 +160,7 @@ static int read_activation(checkpoint_config *c, const json_t *config, dw_err *e
     const char *name = json_string_value(json_object_get(config, "hidden_act"));
     const int act = name ? dw_act_of((dw_str){name, strlen(name)}) : (int)c->arch->act;
     if (act < 0)
-        return dw_fail(err, "config.json: activation '%s' is not supported (silu, gelu_pytorch_tanh, relu are)", name);
+        return dw_fail(err, "config.json: activation '%s' is not supported (%s are)", name, dw_act_names().text);
     c->act = (dw_act)act;
     return 0;
 }
@@ -522,6 +522,6 @@ void checkpoint_write_keys(const checkpoint *c, dw_gguf_writer *w) {
         set_u32(w, a, "rope.scaling.original_context_length", g->n_ctx_original);
         if (g->attention_factor > 0) set_f32(w, a, "rope.scaling.attn_factor", attention_factor(g));
     }
-    if (g->act != g->arch->act) dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, dw_act_hf_name(g->act));
+    if (g->act != g->arch->act) dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, dw_acts[g->act].name);
     dw_vocab_write(&c->vocab, w);
 }

@@ -17,6 +17,7 @@
 #include "kit/tensor_stream.h"
 #include "kit/weights.h"
 #include "measure/predictions.h"
+#include "model/archs.h"
 #include "prune/prune.h"
 #include "prune/heal_recipe.h"
 #include "prune/teacher_cache.h"
@@ -83,15 +84,6 @@ static const struct trained {
     {0},
 };
 
-static const struct activation {
-    const char *name, *help;
-} activations[] = {
-    {"silu", "x sigmoid(x)"},
-    {"gelu_pytorch_tanh", "GELU by tanh"},
-    {"relu", "max(x, 0): most neurons become exactly 0, which gates can skip"},
-    {0},
-};
-
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
 static struct {
@@ -130,7 +122,7 @@ static const opt_row rows[] = {
     {.kind = OPT_GROUP, .help = "training"},
     {"train", 0, OPT_CHOICE, 0, &o.train, "all", "WHAT", "what is trained", OPT_CHOICES_HELP(trained, struct trained)},
     {"activation", 0, OPT_CHOICE, 0, &o.activation, NULL, "NAME",
-     "of the FFN's gates from now on; default: the cut model's own", OPT_CHOICES_HELP(activations, struct activation)},
+     "of the FFN's gates from now on; default: the cut model's own", OPT_CHOICES_HELP(dw_acts, dw_act_row)},
     {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "MIXTURE",
      "round the weights to the types of this mixture in every step, and write them in these; needs --train all",
      OPT_CHOICES(kit_mixtures)},

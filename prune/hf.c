@@ -205,7 +205,7 @@ static int write_config(const dw_model *m, const kit_plan *plan, const char *fro
         json_object_del(config, "quantization_config");
         char *text = NULL;
         const bool has_act = m->net.act == m->arch->act ||
-                             !json_object_set_new(config, "hidden_act", json_string(dw_act_hf_name(m->net.act)));
+                             !json_object_set_new(config, "hidden_act", json_string(dw_acts[m->net.act].name));
         if (has_act && !json_object_set_new(config, LINEAGE_IN_CONFIG, json_string("model.safetensors")) &&
             !json_object_set_new(config, dw_keys[DW_KEY_N_FF].config, json_integer(hp->n_ff[0])) &&
             !json_object_set_new(config, dw_keys[DW_KEY_N_LAYER].config, json_integer(hp->n_layer)))

@@ -95,15 +95,14 @@ const dw_tensor_row dw_predictor_rows[] = {
 
 /* ---- architectures -------------------------------------------------------------------------------------- */
 
-const char *dw_act_hf_name(dw_act act) {
-    static const char *const names[DW_N_ACTS] = {
-        [DW_SILU] = "silu", [DW_GELU_TANH] = "gelu_pytorch_tanh", [DW_RELU] = "relu"};
-    return names[act];
-}
+const dw_act_row dw_acts[DW_N_ACTS + 1] = {
+    [DW_SILU] = {"silu", "x sigmoid(x)"},
+    [DW_GELU_TANH] = {"gelu_pytorch_tanh", "GELU by tanh"},
+    [DW_RELU] = {"relu", "max(x, 0): most neurons become exactly 0, which gates can skip"}};
 
 int dw_act_of(dw_str name) {
     int act = DW_N_ACTS - 1;
-    while (act >= 0 && !dw_str_is(name, dw_act_hf_name((dw_act)act))) act--;
+    while (act >= 0 && !dw_str_is(name, dw_acts[act].name)) act--;
     return act;
 }
 
@@ -122,14 +121,8 @@ const dw_arch *dw_arch_of_hf(const char *class_name) {
     return NULL;
 }
 
-dw_arch_list dw_arch_names(bool hf_classes) {
-    dw_arch_list list = {""};
-    const char *name[64];
-    int n = 0;
-    for (const dw_arch *a = dw_archs; a->name; a++) {
-        if (!hf_classes && n < 64) name[n++] = a->name;
-        for (int i = 0; hf_classes && i < MAX_CLASSES && a->hf_class[i] && n < 64; i++) name[n++] = a->hf_class[i];
-    }
+static dw_name_list join(const char *const *name, int n) {
+    dw_name_list list = {""};
     size_t used = 0;
     for (int i = 0; i < n && used < sizeof list.text; i++)
         used += (size_t)snprintf(list.text + used, sizeof list.text - used, "%s%s",
@@ -138,6 +131,22 @@ dw_arch_list dw_arch_names(bool hf_classes) {
                                              : " and ",
                                  name[i]);
     return list;
+}
+
+dw_name_list dw_act_names(void) {
+    const char *name[DW_N_ACTS];
+    for (int i = 0; i < DW_N_ACTS; i++) name[i] = dw_acts[i].name;
+    return join(name, DW_N_ACTS);
+}
+
+dw_name_list dw_arch_names(bool hf_classes) {
+    const char *name[64];
+    int n = 0;
+    for (const dw_arch *a = dw_archs; a->name; a++) {
+        if (!hf_classes && n < 64) name[n++] = a->name;
+        for (int i = 0; hf_classes && i < MAX_CLASSES && a->hf_class[i] && n < 64; i++) name[n++] = a->hf_class[i];
+    }
+    return join(name, n);
 }
 
 int dw_check_heads(const dw_arch *a, int l, int n_head, int n_head_kv, int head_dim, dw_err *err) {

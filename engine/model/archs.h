@@ -44,11 +44,20 @@ typedef struct dw_arch {
 extern const dw_arch dw_archs[];                       // ends with name NULL
 const dw_arch *dw_arch_find(dw_str name);              // NULL: unknown
 const dw_arch *dw_arch_of_hf(const char *class_name);  // NULL: unknown
-const char *dw_act_hf_name(dw_act act);                // hidden_act of config.json
-int dw_act_of(dw_str name);                            // the dw_act with that name; -1: unknown
 /* All names in one line, "llama, qwen2 and ..", for messages: those of GGUF, or the classes of transformers. */
-typedef struct dw_arch_list { char text[256]; } dw_arch_list;
-dw_arch_list dw_arch_names(bool hf_classes);
+typedef struct dw_name_list {
+    char text[256];
+} dw_name_list;
+dw_name_list dw_arch_names(bool hf_classes);
+
+typedef struct dw_act_row {
+    const char *name; // hidden_act of config.json
+    const char *help;
+} dw_act_row;
+
+extern const dw_act_row dw_acts[DW_N_ACTS + 1]; // by dw_act; ends with name NULL
+int dw_act_of(dw_str name);                     // the dw_act with that name; -1: unknown
+dw_name_list dw_act_names(void);
 
 /* ---- hyperparameters ------------------------------------------------------------------------------------ */
 

@@ -404,8 +404,8 @@ static int read_activation(dw_model *m, dw_err *err) {
     const int act = found > 0 ? dw_act_of(name) : (int)m->arch->act;
     if (found < 0) return -1;
     if (act < 0)
-        return dw_fail(err, "key '%s' is '%.*s', but must be silu, gelu_pytorch_tanh or relu", DW_KEY_FFN_ACTIVATION,
-                       (int)(name.len < 40 ? name.len : 40), name.ptr);
+        return dw_fail(err, "key '%s' is '%.*s', which is not supported (%s are)", DW_KEY_FFN_ACTIVATION,
+                       (int)(name.len < 40 ? name.len : 40), name.ptr, dw_act_names().text);
     m->net.act = (dw_act)act;
     return 0;
 }

@@ -48,7 +48,7 @@ void dw_model_close(dw_model *m) {
 }
 
 const dw_hparams *dw_model_hparams(const dw_model *m) { return &m->net.hp; }
-const char *dw_model_activation(const dw_model *m) { return dw_act_hf_name(m->net.act); }
+const char *dw_model_activation(const dw_model *m) { return dw_acts[m->net.act].name; }
 const dw_gguf *dw_model_gguf(const dw_model *m) { return m->gguf; }
 
 int dw_model_need_whole_ffn(const dw_model *m, dw_err *err) {

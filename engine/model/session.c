@@ -381,7 +381,7 @@ int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tenso
 
 int dw_session_activation(dw_session *s, const char *name, dw_err *err) {
     const int act = dw_act_of((dw_str){name, strlen(name)});
-    if (act < 0) return dw_fail(err, "activation '%s' is not supported", name);
+    if (act < 0) return dw_fail(err, "activation '%s' is not supported (%s are)", name, dw_act_names().text);
     const dw_act before = s->net.act;
     s->net.act = (dw_act)act;
     if (!s->backend->bind(s->state, &s->binding, err)) return 0;
