@@ -1,8 +1,8 @@
 /* kernels_gemm.c - matrix products: panels of weight rows in cache, multiplied with all tokens.
  *
  * A form (kernels.h) is a row of a table: how a tile of 16 tokens is packed, how rows of weights are unpacked into the
- * panel, and how a panel is multiplied with one or two tiles.  Everything else is the same for all forms, but for how they
- * prefetch, and for few tokens (below).
+ * panel, and how a panel is multiplied with one or two tiles.  Everything else is the same for all forms, but for few
+ * tokens (below).  Products without tiles prefetch weights while they multiply, those with tiles before they unpack.
  *
  * The sum over n is cut into chunks of 256.  For a block of up to 256 rows, chunk after chunk, the rows are unpacked
  * into a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.
@@ -91,7 +91,6 @@ typedef struct panel_job {
     dw_qtype type;
     int k, n_tokens;
     dw_amx_product p;
-    const dw_int8_ahead *ahead; // dw_int8_product
 } panel_job;
 
 /* Rows first .. first + n - 1 of a panel, k values each; row r of the panel is unpacked from row[r] + offset.  first is a
@@ -140,7 +139,7 @@ static void unpack_f32(const product *p, panel_rows rows) {
 
 static void multiply_f32(const panel_job *j) {
     const float *panel = (const float *)(const void *)j->p.panel, *x = (const float *)(const void *)j->p.x;
-    dw_vec_of(j->level)->multiply(panel, j->p.n_row_tiles, x, j->n_tokens, j->k, j->p.c, j->p.fresh);
+    dw_vec_of(j->level)->multiply(panel, j->p.n_row_tiles, x, j->n_tokens, j->k, j->p.c, j->p.fresh, j->p.ahead);
 }
 
 /* AMX: [step of 32][part] tiles. */
@@ -212,7 +211,7 @@ static void unpack_int8(const product *p, panel_rows rows) {
 static void multiply_int8(const panel_job *j) {
     dw_int8_of(j->level)->multiply[j->type](
         &(dw_int8_product){(const dw_int8_row *)(const void *)j->p.panel, (const dw_int8_tile *)(const void *)j->p.x,
-                           j->p.n_row_tiles, j->p.n_token_tiles, j->k / DW_AMX_STEP, j->p.c, j->p.fresh, j->ahead});
+                           j->p.n_row_tiles, j->p.n_token_tiles, j->k / DW_AMX_STEP, j->p.c, j->p.fresh, j->p.ahead});
 }
 
 #define AMX_ROW {DW_AMX_STEP, 2, tile_bytes_amx, pack_amx, row_tile_bytes_amx, unpack_amx, multiply_amx}
@@ -361,22 +360,23 @@ static void clear_missing(const product *p, uint8_t *panel, int n_rows, int n_ro
     if (first < n_row_tiles) memset(panel + (size_t)first * bytes, 0, (size_t)(n_row_tiles - first) * bytes);
 }
 
-/* Products by vectors with 8-bit inputs prefetch while they multiply, a row at a step.  The others prefetch 16 rows at once
- * before they unpack as many; while these requests wait for memory, other loads seem to wait, too: with such bursts nearer
- * ahead products were slower still.  (Zen 5, two threads, in turn, times as fast as with bursts and blocks of 16 rows;
+/* Products by vectors prefetch while they multiply, a row at a step.  Those by tiles prefetch 16 rows at once before they
+ * unpack as many; while these requests wait for memory, other loads seem to wait, too: with such bursts nearer ahead
+ * products were slower still.  (Zen 5, two threads, in turn, times as fast as with bursts and blocks of 16 rows;
  * build/bench_gemm -n 3584 -m 10000 with 16, 32 and 64 tokens, -n 18944 -m 2500 with 16 and 64: Q4_0 1.05 1.14 1.13, 1.10
  * 1.18; Q4_K 1.06 1.10 1.05, 1.10 1.16; Q6_K 1.15 1.21 1.12, 1.25 1.22; Q8_0 1.16 1.24 1.20, 1.34 1.28.  AVX2, rows of
- * 3,584, 16 tokens: Q4_0 1.08, Q8_0 1.10.  512 tokens, 256 rows a call: no difference.  Other CPUs were not measured.) */
-static bool prefetches_while_multiplying(const dw_gemm_job *j) { return j->form == DW_GEMM_INT8 && j->level < DW_AMX; }
+ * 3,584, 16 tokens: Q4_0 1.08, Q8_0 1.10.  512 tokens, 256 rows a call: no difference.
+ * F32 products of F16 and BF16, -n 3584 -m 10000 with 16, 32 and 64 tokens: 1.18 to 1.31, 1.13 to 1.15, 1.05 to 1.17; AVX2
+ * with 16 and 64 1.16 and 1.08; of Q4_0 and Q4_K 0.97 to 1.03.  BF16 products of F16 and BF16: 1.5, 1.45, 1.25 to 1.28; with
+ * 128 tokens 1.12.  Other CPUs were not measured.) */
+static bool prefetches_while_multiplying(const dw_gemm_job *j) { return !uses_tiles(j->level, j->form); }
 
 /* What is prefetched while chunk `chunk` of n_chunks is multiplied: the chunk `lead` further on of the same rows, or one of
  * the next block's.  The last chunk of a row may be shorter: then what follows it is prefetched, too. */
-static dw_int8_ahead ahead_of(const uint8_t *const *row, int n_rows, int chunk, int n_chunks, int lead,
-                              size_t chunk_bytes) {
+static dw_ahead ahead_of(const uint8_t *const *row, int n_rows, int chunk, int n_chunks, int lead, size_t chunk_bytes) {
     const int next = chunk + dw_smaller(lead, n_chunks);
-    return next < n_chunks
-               ? (dw_int8_ahead){row, n_rows, (size_t)next * chunk_bytes, chunk_bytes}
-               : (dw_int8_ahead){row + n_rows, n_rows, (size_t)(next - n_chunks) * chunk_bytes, chunk_bytes};
+    return next < n_chunks ? (dw_ahead){row, n_rows, (size_t)next * chunk_bytes, chunk_bytes}
+                           : (dw_ahead){row + n_rows, n_rows, (size_t)(next - n_chunks) * chunk_bytes, chunk_bytes};
 }
 
 /* Unpacks k values of n_rows rows from `offset` on; row, for a burst: also of the ROWS_AHEAD rows after the last. */
@@ -486,14 +486,14 @@ static void multiply_block(const product *p, int row0, int n_rows) {
     const int n_row_tiles = (tiles_of(n_rows) + form->row_tiles - 1) / form->row_tiles * form->row_tiles;
     const size_t chunk_bytes = dw_qtype_row_bytes(p->job->w->type, (size_t)chunk);
     const uint8_t *row[2 * ROW_BLOCK];
-    const bool prefetches = prefetches_while_multiplying(p->job);
+    const bool prefetches = !p->turned && prefetches_while_multiplying(p->job);
     const int n_chunks = (n + chunk - 1) / chunk, lead = p->job->n_tokens <= DW_GEMM_FEW ? FEW_LEAD : 1;
     if (!p->turned) find_rows(p, row0, n_rows + (prefetches ? n_rows : ROWS_AHEAD), row);
     for (int k0 = 0; k0 < n; k0 += chunk) {
         const int k = dw_smaller(chunk, n - k0);
         const bool fresh = k0 == 0, last = k0 + k == n;
         const uint8_t *x = p->job->packed + chunk_offset(p->job->form, p->job->n_tokens, k0);
-        const dw_int8_ahead ahead = ahead_of(row, n_rows, k0 / chunk, n_chunks, lead, chunk_bytes);
+        const dw_ahead ahead = ahead_of(row, n_rows, k0 / chunk, n_chunks, lead, chunk_bytes);
         if (p->turned) unpack_turned(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
         else {
             clear_missing(p, p->panel, n_rows, n_row_tiles, k);
@@ -503,13 +503,13 @@ static void multiply_block(const product *p, int row0, int n_rows) {
             const int here = dw_smaller(2, n_token_tiles - t),
                       n_tokens = dw_smaller(2 * DW_TILE, p->job->n_tokens - t * DW_TILE);
             float *sum = p->sum + pair_offset(n_row_tiles, t);
-            const panel_job j = {p->job->level,
-                                 p->job->form,
-                                 p->job->w->type->id,
-                                 k,
-                                 n_tokens,
-                                 {p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh},
-                                 prefetches && t == 0 ? &ahead : NULL};
+            const panel_job j = {
+                p->job->level,
+                p->job->form,
+                p->job->w->type->id,
+                k,
+                n_tokens,
+                {p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh, prefetches && t == 0 ? &ahead : NULL}};
             form->multiply(&j);
             if (last && !p->job->by_rows && !p->job->sums) store_tokens(p, sum, row0, n_rows, t * DW_TILE, here);
         }

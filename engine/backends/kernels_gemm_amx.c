@@ -196,15 +196,18 @@ TARGET void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p) {
 
 enum { DOT_ROWS = 8, PAIR_BYTES = 4 };
 
-/* DOT_ROWS rows of a weight tile times one or two token tiles: a pair of a row's numbers times that pair of 16 tokens. */
-DOT_TARGET static inline __attribute__((always_inline)) void dot_rows(bool two, tile_block b, bool fresh) {
+/* DOT_ROWS rows of a weight tile times one or two token tiles: a pair of a row's numbers times that pair of 16 tokens.  As
+ * many rows ahead, from first_ahead on, are prefetched meanwhile. */
+DOT_TARGET static inline __attribute__((always_inline)) void dot_rows(bool two, tile_block b, bool fresh,
+                                                                      const dw_ahead *ahead, int first_ahead) {
     __m512 sum[2][DOT_ROWS];
 #pragma GCC unroll 8
     for (int r = 0; r < DOT_ROWS; r++) {
         sum[0][r] = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(b.c + r * DW_TILE);
         if (two) sum[1][r] = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(b.c + SQUARE + r * DW_TILE);
     }
-    for (int s = 0; s < b.n_steps; s++, b.w += TILE_BYTES, b.x += TILE_BYTES)
+    for (int s = 0; s < b.n_steps; s++, b.w += TILE_BYTES, b.x += TILE_BYTES) {
+        for (int r = s; ahead && r < DOT_ROWS; r += b.n_steps) dw_prefetch_ahead(ahead, first_ahead + r);
         for (int pair = 0; pair < DW_TILE; pair++) {
             const __m512bh x0 = (__m512bh)_mm512_loadu_si512(b.x + pair * ROW_BYTES);
             const __m512bh x1 = two ? (__m512bh)_mm512_loadu_si512(b.x + b.x_ld + pair * ROW_BYTES) : x0;
@@ -217,6 +220,7 @@ DOT_TARGET static inline __attribute__((always_inline)) void dot_rows(bool two, 
                 if (two) sum[1][r] = _mm512_dpbf16_ps(sum[1][r], w, x1);
             }
         }
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < DOT_ROWS; r++) {
         _mm512_storeu_ps(b.c + r * DW_TILE, sum[0][r]);
@@ -235,8 +239,10 @@ DOT_TARGET void dw_bf16_multiply(const dw_amx_product *p) {
                               .x_ld = tile,
                               .n_steps = p->n_steps,
                               .c = p->c + at * (two ? 2 * SQUARE : SQUARE) + row * DW_TILE};
-        if (two) dot_rows(true, b, p->fresh);
-        else dot_rows(false, b, p->fresh);
+        if (two)
+            dot_rows(true, b, p->fresh, p->ahead, r);
+        else
+            dot_rows(false, b, p->fresh, p->ahead, r);
     }
 }
 

@@ -45,22 +45,14 @@ typedef struct dw_int8_tile {
 } dw_int8_tile;
 _Static_assert(sizeof(dw_int8_row) == 384 && sizeof(dw_int8_tile) % 64 == 0, "rows and tiles stay aligned to 64 bytes");
 
-/* Parts of rows that are multiplied later: of row r < n_rows, n_bytes from row[r] + offset on. */
-typedef struct dw_int8_ahead {
-    const uint8_t *const *row;
-    int n_rows;
-    size_t offset, n_bytes;
-} dw_int8_ahead;
-
-/* C[row tile][token tile] (16, 16) (+)= panel . x over n_blocks blocks of 32.  One or two tiles follow each other.
- * Meanwhile what is ahead is prefetched, a row at a time; not with AMX. */
+/* C[row tile][token tile] (16, 16) (+)= panel . x over n_blocks blocks of 32.  One or two tiles follow each other. */
 typedef struct dw_int8_product {
     const dw_int8_row *panel;
     const dw_int8_tile *x;
     int n_row_tiles, n_token_tiles, n_blocks;
     float *c;
     bool fresh; // c begins at zero
-    const dw_int8_ahead *ahead; // NULL: nothing is prefetched
+    const dw_ahead *ahead; // NULL: none, as always with AMX
 } dw_int8_product;
 
 /* The functions of a level; NULL for types that are not multiplied in this form. */

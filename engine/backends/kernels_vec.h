@@ -35,6 +35,19 @@ typedef struct dw_attend_job {
 
 size_t dw_attend_scratch_bytes(int head_dim, int n_group);
 
+/* Parts of weight rows that are multiplied later: of row r < n_rows, n_bytes from row[r] + offset on.  Products without
+ * tiles prefetch them into the second level while they multiply, a row at a time. */
+typedef struct dw_ahead {
+    const uint8_t *const *row;
+    int n_rows;
+    size_t offset, n_bytes;
+} dw_ahead;
+
+static inline void dw_prefetch_ahead(const dw_ahead *a, int r) {
+    if (r < a->n_rows)
+        for (size_t i = 0; i < a->n_bytes; i += 64) __builtin_prefetch(a->row[r] + a->offset + i, 0, 2);
+}
+
 typedef struct dw_vec {
     /* dst (16, 16) = src transposed. */
     void (*transpose)(const float *src, size_t ld_src, float *dst, size_t ld_dst);
@@ -43,8 +56,9 @@ typedef struct dw_vec {
     void (*gather_row)(const float *row, size_t ld, int n_pairs, float *y, bool add);
     /* C[row tile][token tile] (16 rows, 16 tokens) (+)= panel . x over k values.  Rows of the panel lie DW_PANEL_LD
      * floats apart; token tiles of x are (k, 16) and follow each other.  `fresh`: C begins at zero.  Columns of C from
-     * n_tokens on may stay as they are. */
-    void (*multiply)(const float *panel, int n_row_tiles, const float *x, int n_tokens, int k, float *c, bool fresh);
+     * n_tokens on may stay as they are.  ahead: as many rows as the panel has, or fewer; NULL: none. */
+    void (*multiply)(const float *panel, int n_row_tiles, const float *x, int n_tokens, int k, float *c, bool fresh,
+                     const dw_ahead *ahead);
     void (*norm)(const float *x, const float *weight, int n, float eps, float *y);    // y = x / rms(x) * weight
     void (*add)(float *x, const float *y, const float *bias, int n);                  // x += y + bias; bias may be NULL
     /* gate = act(gate); neuron = gate * up; by dw_act */
@@ -97,7 +111,8 @@ typedef struct dw_amx_product {
     const uint8_t *panel, *x;
     int n_row_tiles, n_token_tiles, n_steps;
     float *c;
-    bool fresh; // c begins at zero
+    bool fresh;            // c begins at zero
+    const dw_ahead *ahead; // as many rows as the panel has, or fewer; NULL: none, as always with tiles
 } dw_amx_product;
 void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p); // with the parts of `form`
 /* DW_GEMM_ROUNDED without tiles: AVX512_BF16 dots of the same packed numbers. */
