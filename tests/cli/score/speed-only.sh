@@ -6,6 +6,10 @@ deadwood score -m m.gguf "${speed[@]}" -f empty.txt -o rows.tsv 2>log || { cat l
 grep -q 'warning: --speed-only reads no text; -f is not used' log
 test "$(grep -vc '^#' rows.tsv)" = 2
 if grep -q empty rows.tsv; then exit 1; fi
+# Options of quality are named, too.
+deadwood score -m m.gguf "${speed[@]}" -c 64 --windows 2 -q >row 2>log
+grep -q 'warning: --speed-only measures no quality; --ctx is not used' log
+grep -q 'warning: --speed-only measures no quality; --windows is not used' log
 # Speed is that of --precision if it is given, and the row says so; without quality it has no precision of quality.
 for p in int8 bf16; do
     deadwood score -m m.gguf "${speed[@]}" --precision $p --json -q >row
