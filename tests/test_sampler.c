@@ -80,7 +80,8 @@ static void compare(const dw_sampler_options *o, const char *kind, const float *
 
 static void same_tokens(void) {
     static const int sizes[] = {1, 2, 300, MAX_VOCAB}, ks[] = {0, 1, 10, 40, 299, 2000, MAX_VOCAB + 1};
-    static const double ps[] = {0, 0.5, 0.95, 0.999, 1}, mins[] = {0, 1e-20, 0.05, 1}, temperatures[] = {0.7, 5, 100};
+    static const double ps[] = {0, 0.5, 0.95, 0.999, 1}, mins[] = {0, 1e-20, 0.05, 1},
+                        temperatures[] = {0.7, 1, 5, 100};
     static float logits[MAX_VOCAB];
     dw_sampler_options o = {.seed = 1};
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
@@ -88,9 +89,9 @@ static void same_tokens(void) {
             dw_rng rng;
             dw_rng_seed(&rng, kind);
             for (int i = 0; i < sizes[size]; i++) logits[i] = kinds[kind].of(&rng);
-            for (size_t i = 0; i < sizeof ks / sizeof *ks * 5 * 4 * 3; i++) {
-                o.top_k = ks[i / 60], o.top_p = ps[i / 12 % 5], o.min_p = mins[i / 3 % 4];
-                o.temperature = temperatures[i % 3];
+            for (size_t i = 0; i < sizeof ks / sizeof *ks * 5 * 4 * 4; i++) {
+                o.top_k = ks[i / 80], o.top_p = ps[i / 16 % 5], o.min_p = mins[i / 4 % 4];
+                o.temperature = temperatures[i % 4];
                 if (o.top_k <= sizes[size] || o.top_k > MAX_VOCAB) compare(&o, kinds[kind].name, logits, sizes[size]);
                 o.seed++;
             }

@@ -145,7 +145,7 @@ void dw_few_hidden(const dw_step *s, int l, dw_vectors *h) {
     for (int t = 0; t < h->n_cols; t++)
         for (int i = first; i < first + n; i++) {
             float *value = &z[t * rank + i];
-            *value = (float)dw_hidden(*value + bias[i]);
+            *value = (float)dw_relu(*value + bias[i]);
         }
     dw_coverage_of(s->p, l, s->ith)->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&g->pred_a);
 }

@@ -247,7 +247,7 @@ static void to_hidden(const dw_step *s, int l, group g, int first, int n) {
     const size_t rank = gate->pred_a.ne[1];
     float *z = s->gated->hidden[l % 2] + (size_t)g.first * rank + first;
     for (int t = 0; t < g.n; t++)
-        for (int i = 0; i < n; i++) z[(size_t)t * rank + (size_t)i] = (float)dw_hidden(s->out[t * n + i] + bias[i]);
+        for (int i = 0; i < n; i++) z[(size_t)t * rank + (size_t)i] = (float)dw_relu(s->out[t * n + i] + bias[i]);
 }
 
 void dw_many_hidden(const dw_many_input *in, int l) {

@@ -298,7 +298,7 @@ void dw_ref_neurons(dw_pass *p, int l, bool is_cold, dw_ref_rows rows, int ith) 
                                     .n_tokens = p->n_tokens, .out = to_neuron, .ctx = &f});
 }
 
-static void store_relu(void *ctx, size_t row, int token, double sum) { dw_ref_store(ctx, row, token, dw_hidden(sum)); }
+static void store_relu(void *ctx, size_t row, int token, double sum) { dw_ref_store(ctx, row, token, dw_relu(sum)); }
 
 void dw_ref_hidden(dw_pass *p, int l, int ith) {
     const dw_layer_gate *g = &p->net->layer[l].sparse;

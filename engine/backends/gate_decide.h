@@ -11,7 +11,7 @@
 
 #include "backends/steps.h"
 
-static inline double dw_hidden(double x) { return x < 0 ? 0 : x; } // relu; NaN stays NaN
+static inline double dw_relu(double x) { return x < 0 ? 0 : x; } // NaN stays NaN
 static inline bool dw_score_opens(double score) { return !(score < 0); }
 
 static inline int dw_n_groups(const dw_layer *w) { return (w->n_ff + w->sparse.group - 1) / w->sparse.group; }

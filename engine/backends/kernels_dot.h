@@ -161,7 +161,7 @@ enum { LONG_RUN = 32 };
  * prefetches each stream by itself, begins anew at each page of 4 KB.  No result depends on it.  Prefetches pass the end
  * of the last row by up to 3 KB.
  *
- *     Zen 5  (Before streams stopped to prefetch what they read, and before long rows passed the second level.)
+ *     Zen 5  (Measured while streams also prefetched their current bytes, and long rows into the second level.)
  *            Times the speed of one stream, calls of 2,048 rows, two threads, huge pages, in turn, medians, rows of 3,584 and
  *            18,944 values:
  *                            memory reads 60 to 70 GB/s   85 to 88 GB/s
