@@ -136,10 +136,8 @@ enum {
  *   - DW_PRECISION_BF16 is ROUNDED for every type and number of tokens, where the CPU has such products.
  *   - AMX takes BF16 for DW_PRECISION_INT8, too: products are faster and more precise.  Types that are not unpacked
  *     straight into tiles of BF16 are unpacked faster to bytes; up to DW_GEMM_FEW tokens they are multiplied so, as in
- *     decode.  (BF16 and bytes, ns for 16 rows and 32 values, one thread, rows of 3,584 in cache, with 16, 32, 48 and 64
- *     tokens: Q4_0 31 33, 37 51, 46 70, 54 88; Q4_K 31 37, 42 60, 57 84, 57 107; Q8_0 71 46, 78 68, 84 90, 86 113; Q5_K
- *     88 44, 94 68, 105 90, 109 115; Q6_K 83 63, 88 90, 91 137, 105 173; Q3_K 117 54, 121 95, 150 120, 150 169.  64 is
- *     too many for Q6_K.  It stays, because then these types round up to 64 tokens alike, however they are cut.)
+ *     decode.  (results/kernels.md.  Q6_K is faster as BF16 from 32 tokens on.  It stays, because then these types round
+ *     up to 64 tokens alike, however they are cut.)
  *   - So the precision depends on n_tokens, the tokens of this product.  Exact passes ask with n_tokens =
  *     DW_GEMM_TOKENS: their sums must not depend on it. */
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens);

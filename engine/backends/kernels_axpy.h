@@ -13,15 +13,7 @@
  *
  * Types without a kernel of their own are decoded piece by piece and added as F32.
  *
- * Speed as a share of reading alone, 600 MB, two threads, all rows / half of them as single rows (Q4_0 and Q8_0 while
- * 576 bytes were prefetched; kernels_axpy_rows.h has later figures):
- *   avx512   Q4_0 0.80 / 0.76 (as F32 0.66), Q8_0 1.0 / 1.0, BF16 1.3 / 1.2 (eight streams are read faster than one)
- *   avx2     Q4_0 0.67 / 0.64 (as F32 0.47)
- * GB/s of one thread with weights in the second level (Zen 4): Q4_0 at avx512 17, with VBMI 21; K types, decoded
- * first / as they are:
- *   avx512   Q2_K 1.8 / 5.3, Q3_K 2.3 / 6.1, Q4_K 4.5 / 13, Q5_K 5.0 / 10, Q6_K 6.1 / 13
- *   avx2     Q3_K 1.3 / 5.2, Q4_K 2.2 / 7.5, Q6_K 2.5 / 10; later made 1.17, 1.44 and 1.13 times as fast (Zen 3),
- *            then Q4_K 1.27 and Q4_0 1.20 times again (rows of 3,584) */
+ * results/kernels.md has speeds. */
 #ifndef DW_KERNELS_AXPY_H
 #define DW_KERNELS_AXPY_H
 

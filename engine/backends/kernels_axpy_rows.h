@@ -17,12 +17,7 @@ static inline void check_axpy_rows(dw_qtype type, const dw_axpy_job *j) {
 
 /* Rows are read in tiles of `bytes` bytes.  While a tile is read, each row's tile some bytes further on is prefetched
  * into the second level; the rows that come next continue a row.  Rows are prefetched one at a time, so that requests
- * do not queue up.
- *
- * GB/s of one thread from memory, Zen 4, 576 bytes ahead into the first level / 1,152 into the second: BF16, rows of
- * 3,584 values 20 / 26, of 1,024 13 / 22, of 512 9 / 16; Q4_0 in calls of 64 rows, of 3,584 9 / 14, of 1,024 8 / 16.
- * The distance makes no difference for rows of 512 in Q4_0 from L3.  With 2,304 a half closed FFN of base takes 1.1
- * times as long. */
+ * do not queue up.  (The distance: results/kernels.md) */
 enum { AXPY_AHEAD = 1152 };
 
 /* Where a list's next rows are: those of eight bundles, and those that are prefetched meanwhile, at most that many
@@ -74,11 +69,7 @@ static inline ALWAYS_INLINE void prefetch_row(ahead next, int row, int bytes) {
 
 /* A short row is one tile.  With AVX-512, Q4_0 and K types add short rows several bundles at a time: all factors come
  * first, so that their chains of operations overlap, and sums stay in registers while the bundles are added.
- *
- * GB/s of one thread, rows in the second level, Zen 5: of 256 values Q4_0 34 instead of 21, Q4_K 27 instead of 20, other K
- * types 1.1 times as fast; of 512, Q4_0 40 instead of 30.  Longer rows from L3 or memory are slower when they are added so:
- * the gated walk, half of the groups closed, reaches 0.72 instead of 0.75 of its ideal on base in Q6_K (rows of two
- * tiles), and 0.88 instead of 0.92 on the 7B in Q4_0. */
+ * Longer rows from L3 or memory are slower so.  (results/kernels.md) */
 enum { SHORT_Q4_0 = 512, SHORT_K = RECORD };
 
 // X(type, suffix): types that a level adds without decoding them first; K types are in files of their own

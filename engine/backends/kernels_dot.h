@@ -111,103 +111,31 @@ static inline ALWAYS_INLINE bool has_float_rows(dw_qtype type) {
 
 static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_block_bytes(type); }
 
-/* Rows are read one after the other, so that the weights are one stream (four at once: 0.72 of the speed, 600 MB of
- * Q4_0), but some short and long ones together (kernels_dot_rows.inc), and long calls on Zen 5 as three streams (below).
- * What comes is prefetched into the second-level cache, and from a shorter distance into the first: early prefetches
- * there would drive out F32 activations.  Distances (dw_reach_of), first and second level, speed of decoding beside others:
- *
- *     Intel  2 and 4 KB beside 768 bytes and 8 KB, AMX, two threads, 5 to 15 turns of sessions over the same memory:
- *            7B in Q4_0 1.03 (from huge pages 1.08), Q4_K 1.09, Q5_K 1.10, Q6_K 1.07, Q8_0 1.10, IQ4_NL 1.06, F16
- *            1.08, Q2_K and Q3_K 1.00 to 1.02; base in Q4_0 1.15, in F16 0.94 to 0.99.  On another Xeon, with slower
- *            memory, 0.98 to 1.01 (single rounds 0.91 to 1.06).  None into the second level: base in Q4_0 1.18, but
- *            7B 0.85.  These are of rows without VBMI; with it, Q4_0 from huge pages is read within 2 % as fast with 1 to
- *            2 and 4 KB, and at 0.95 to 0.98 with 1 to 2 and 8 KB.  Other CPUs of Intel were not measured.
- *     Zen 4  8 KB beside 4 KB into the second level, two threads, 15 pairs of builds in turn: base in F16 1.26 (AVX2:
- *            1.22), base in Q4_0 1.04 (0.97), 7B in Q4_0 1.00 (1.10), in Q4_K 1.02.  With none base 1.01 to 1.02, 7B
- *            0.87 to 0.90.  768 bytes into the first level were measured on a Xeon only: 1.00 to 1.05.
- *            Rows of packed types with more than 2,048 values, two threads, huge pages, shares of a loop that reads
- *            the same, medians: 2 and 16 KB beside 768 bytes and 8 KB, while memory reads more than 46 GB/s, Q4_0 1.00
- *            beside 0.93 (of 18,944 values 0.89 beside 0.81), Q4_K 0.93 beside 0.89 (0.89, 0.80), Q5_1, IQ4_NL and
- *            Q5_K 0.92 to 0.95 beside 0.87 to 0.91, Q6_K no difference (0.88, 0.85); below 38 GB/s 0.01 to 0.03 more.
- *            Q8_0 with 2 and 8 KB 0.84 beside 0.84 (0.74, 0.67), with 16 KB 0.81.  Mini in Q4_0 with 16 KB: 0.98.
- *     Zen 5  Nothing into the first level (the code below then prefetches the current bytes) and 16 KB into the second,
- *            from memory (60 to 80 GB/s), two threads, huge pages, one stream, shares of a loop that reads the same 4 KB
- *            ahead into the first level, medians.  It is no bound: streams (below) read more.
- *                Q4_0, rows of 3,584 values   1.05; with 2 and 16 KB 0.87
- *                Q8_0, of 3,584               1.00; with 512 bytes and 16 KB 0.90
- *                Q6_K, of 3,584               1.03; with 512 bytes and 16 KB 0.93
- *                F16, of 2,048, 48 MB         0.91; with 768 bytes and 8 KB 0.75
- *            Where activations are more than half of the first level, 4 and 8 KB: Q4_0 of 18,944 values 0.96, with none
- *            into the first 0.85.  Rows of F16 and BF16 then have few sums: of 8,960 values 0.80 and 0.86, with four 0.72
- *            and less; of 3,584 there is no difference.  Models in cache (DW_CACHED) have 768 bytes and 8 KB: mini decodes
- *            at 0.95 to 0.96 with none.
- *            Rows that are taken together are slower from memory: of 1,024 values Q8_0 0.82, one by one 0.99, Q4_0 0.74
- *            and 0.92; the 7B in Q4_K, whose long rows are pairs elsewhere, decodes at 1.12 instead of 1.05 of the speed
- *            before.  Fours of up to 384 bytes remain: Q4_K of 512 values 0.84, one by one 0.78.
- *            Q4_0, Q4_1 and IQ4_NL are read without VBMI, whose loads cross lines: 1.05, 1.01 and 1.04; with it at most
- *            0.83, 0.94 and 0.87.  Q5_0 1.04 without, 1.00 with it; in streams it is 1.05 times as fast with it, so it
- *            is read with it.  With AVX2 the distances make little difference (Q8_0 0.97, with 768 bytes 0.91).  Later
- *            CPUs of AMD take the same and were not measured.
- *     Zen 3  768 bytes into the first level beside none (AVX2): 0.98 to 1.00.  The code below then prefetches the
- *            current bytes, which costs nothing clear (Q4_0 from L3 22.0 GB/s with it, 21.6 without).
+/* Rows are read one after the other, so that the weights are one stream, but some short and long ones together
+ * (kernels_dot_rows.inc), and long calls on Zen 5 as three streams (below).  What comes is prefetched into the second-level
+ * cache, and from a shorter distance into the first: early prefetches there would drive out F32 activations.  On Zen 5
+ * nothing is prefetched into the first from memory; the code below then prefetches the current bytes, which costs nothing.
+ * The CPU's maker and generation decide the distances (dw_reach_of in cpu_features.c); results/kernels.md has what they
+ * were chosen from.
  *
  * A call with LONG_RUN rows or more is probably a piece of a matrix, so the beginning of the next piece is prefetched,
- * too (of pairs of long rows, that of its first row).  (Pieces of 32 rows of 512, with 4 KB: 0.85 instead of 0.67 of
- * reading alone.)  Fewer rows come from a list, and prefetching stops at the end of the last one. */
+ * too (of pairs of long rows, that of its first row).  Fewer rows come from a list, and prefetching stops at the end of the
+ * last one. */
 enum { LONG_RUN = 32 };
 
 /* A long call is read in three streams, from memory and of 16 bits also from cache (dw_reach_of): of each third of its
  * rows one row at a time, prefetched into the first level.  Why it is faster is not known: perhaps the hardware, which
  * prefetches each stream by itself, begins anew at each page of 4 KB.  No result depends on it.  Prefetches pass the end
- * of the last row by up to 3 KB.
- *
- *     Zen 5  (Measured while streams also prefetched their current bytes, and long rows into the second level.)
- *            Times the speed of one stream, calls of 2,048 rows, two threads, huge pages, in turn, medians, rows of 3,584 and
- *            18,944 values:
- *                            memory reads 60 to 70 GB/s   85 to 88 GB/s
- *                Q4_0        1.21  1.22                   1.06  1.13
- *                Q4_1        1.23  1.18                   1.05  1.15
- *                Q5_0        1.42  1.31                   1.07  1.18
- *                Q5_1        1.20  1.21                   1.08  1.19
- *                IQ4_NL      1.25  1.20                   1.04  1.13
- *                Q8_0        1.11  1.22                   1.15  1.26
- *                Q2_K        1.23  1.23                   1.06  0.95
- *                Q3_K        1.18  1.18                   1.10  1.14
- *                Q4_K        1.29  1.27                   1.04  1.21
- *                Q5_K        1.24  1.20                   1.03  1.18
- *                Q6_K        1.18  1.12                   1.19  1.43
- *                F16         1.44  1.48                   1.16  1.21
- *                BF16        1.41  1.42                   1.05  1.20
- *            The first machine was measured 2 KB ahead (1.5 and 3 KB were as fast there, 4 KB slower), the second 3 KB (2 KB
- *            were up to 0.1 slower there).  While memory reads less than 45 GB/s: 1.0 to 1.1.  With AVX2, on the first, 1.02
- *            (types of 5 bits) to 1.44 (BF16).  Beside a loop of three streams the second read rows of 3,584 at 0.93 to 0.98
- *            (BF16 0.87, Q2_K 0.86, Q3_K 0.80: their instructions), of 18,944 at 0.84 to 0.91 (0.78 to 0.80).  Calls of 512
- *            KB: 1.00 to 1.03, of 256 KB 0.95 to 1.08; base in F16, whose matrices of attention are 512 KB, decodes at 0.97
- *            when calls of 48 KB are read so.  Four streams were as fast, two slower than one.
- *            Streams of rows of more than 2,048 values are prefetched past the second level.  Their models are probably many
- *            times larger than caches.  Perhaps more of the activations then stay in the first level: a loop without
- *            activations gains nothing.  Medians of seven turns, shares of a loop of three streams, rows of 18,944 values:
- *            Q4_0 0.93 instead of 0.91, Q4_K 0.96 and 0.93, Q6_K 0.96 and 0.93, Q8_0 0.97 and 0.91; of 3,584 0.01 to 0.04
- *            more.  Four layers of the 7B decode at 1.04 of the speed before in Q4_0 and at 1.05 in Q4_K, two layers at 1.02
- *            in F16.  The rows of base have up to 2,048 values and are prefetched as before: L3 keeps a part of base in F16,
- *            which decoded at 0.94 to 0.98 when its streams passed the second level.
- *            From cache: mini in F16 decodes at 1.06 to 1.11 when calls of 16, 32, 48 or 128 KB and more are read so, with
- *            AVX2 (48 KB) at 1.20, as three rows share what is read of their F32 activations.  Since streams prefetch nothing but
- *            what is 3 KB ahead, mini in F16 has 1.05 of that (AVX-512).  Since then mini in Q8_0 1.01 to 1.03, in Q4_0 0.97, base in Q8_0 0.99 to
- *            1.00: too little for a rule of their own.  (Before, base in Q4_0 0.88.)
- *     Others were not measured. */
+ * of the last row by up to 3 KB.  Streams of rows of more than 2,048 values are prefetched past the second level, since
+ * their models are probably many times larger than caches.  (results/kernels.md) */
 enum { STREAM_AHEAD = 3072 };
 
 enum { SHORT_ROWS = 4, LONG_ROWS = 2, STREAMS = 3 }; // rows that are taken together
 
-/* Rows of F16 and BF16 with more than 2,048 values have FEW_SUMS on Zen 3 and 4 (on Zen 5: above): one of AVX-512
- * vectors, two of AVX2.  The chain of additions then takes 16 cycles for 128 bytes, little less than memory does.  With
- * four sums in AVX-512 it takes 4, and rows read less, perhaps because the core runs too far ahead of what has arrived.
- * (Zen 4, two threads, BF16 from huge pages, shares of a loop that reads the same, medians while memory reads more than 46
- * GB/s: rows of 3,584 0.93 instead of 0.75, of 18,944 0.81 instead of 0.65, of 2,048 0.87 instead of 0.74; AVX2 0.91, 0.84
- * and 0.91 instead of 0.78, 0.80 and 0.78.  Below 38 GB/s: 0.94 to 0.96 instead of 0.90 to 0.94.)  From cache they read
- * 28 instead of 54 GB/s on a thread, so shorter rows have four: with few, mini in F16 decoded at 0.90, and base, whose
- * longest rows have 2,048 values, at 0.97 to 1.05.  Not measured on Intel. */
+/* Rows of F16 and BF16 with more than 2,048 values have FEW_SUMS on Zen 3 and 4 (on Zen 5 those whose activations fill
+ * half of the first level): one of AVX-512 vectors, two of AVX2.  The chain of additions then takes 16 cycles for 128
+ * bytes, little less than memory does.  With four sums in AVX-512 it takes 4, and rows read less, perhaps because the core
+ * runs too far ahead of what has arrived.  From cache four are faster.  (results/kernels.md) */
 
 typedef struct beyond {
     const uint8_t *end; // where prefetching into the second level stops, and with it into the first; streams have none

@@ -10,8 +10,7 @@
  * Activations are in the order of the steps (DW_ACT_INT8_PIECES).  The bits stay where they are in their bytes; what
  * makes the sums too large, 4^t, is in the activations' scales.
  *
- * One thread, 1 MB, rows of 3,584, Zen 4 (build/bench_dot -t 1 -m 1 avx512 q2_k): 19.6 GB/s; in the order of
- * DW_ACT_INT8 12.5, in that of DW_ACT_INT8_QUARTERS, with VBMI, 16.1.  Not measured on Intel. */
+ * On Zen 4 other orders were slower (results/kernels.md). */
 #if defined(__x86_64__)
 #include "backends/kernels_weights_avx512.h"
 

@@ -11,9 +11,7 @@
  *     Sums are then too large by a power of two, which belongs to the lane and is corrected once a row.
  *   - Scales of 6 bits are cut out of their 12 bytes by two VPMULTISHIFTQB.
  *
- * GB/s here and in kernels_dot_avx512.c, one thread, 1 MB, rows of 3,584, AMX machine (build/bench_dot -t 1 -m 1 vbmi
- * avx512): Q4_0 33, 28; IQ4_NL 31, 28; Q3_K 18, 16; Q4_K 33, 29; Q5_K 30, 29.  Q6_K was no faster in this
- * form (31, 31). */
+ * Q6_K was no faster in this form (results/kernels.md). */
 #if defined(__x86_64__)
 #define TARGET \
     __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi")))

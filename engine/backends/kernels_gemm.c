@@ -13,8 +13,7 @@
  *             squares (16 rows, 16 tokens) += panel . tokens
  *
  * With few tokens, reading and unpacking weights take much of the time.  For up to DW_GEMM_FEW tokens a block has 16
- * rows, or as many as the form needs, so that weights are read nearly in the order of the file.  (From memory, Zen 4,
- * 16 tokens of 3,584 values, Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)  Where products prefetch
+ * rows, or as many as the form needs, so that weights are read nearly in the order of the file.  Where products prefetch
  * (prefetches_while_multiplying), blocks have FEW_ROWS rows, which read the tokens half as often: on Zen 5 they are
  * faster than 16 with 16, 32 and 64 tokens.  Tiles of BF16 have a loop of their own for few tokens, further down.
  *
@@ -362,13 +361,7 @@ static void clear_missing(const product *p, uint8_t *panel, int n_rows, int n_ro
 
 /* Products by vectors prefetch while they multiply, a row at a step.  Those by tiles prefetch 16 rows at once before they
  * unpack as many; while these requests wait for memory, other loads seem to wait, too: with such bursts nearer ahead
- * products were slower still.  (Zen 5, two threads, in turn, times as fast as with bursts and blocks of 16 rows;
- * build/bench_gemm -n 3584 -m 10000 with 16, 32 and 64 tokens, -n 18944 -m 2500 with 16 and 64: Q4_0 1.05 1.14 1.13, 1.10
- * 1.18; Q4_K 1.06 1.10 1.05, 1.10 1.16; Q6_K 1.15 1.21 1.12, 1.25 1.22; Q8_0 1.16 1.24 1.20, 1.34 1.28.  AVX2, rows of
- * 3,584, 16 tokens: Q4_0 1.08, Q8_0 1.10.  512 tokens, 256 rows a call: no difference.
- * F32 products of F16 and BF16, -n 3584 -m 10000 with 16, 32 and 64 tokens: 1.18 to 1.31, 1.13 to 1.15, 1.05 to 1.17; AVX2
- * with 16 and 64 1.16 and 1.08; of Q4_0 and Q4_K 0.97 to 1.03.  BF16 products of F16 and BF16: 1.5, 1.45, 1.25 to 1.28; with
- * 128 tokens 1.12.  Other CPUs were not measured.) */
+ * products were slower still.  (results/kernels.md) */
 static bool prefetches_while_multiplying(const dw_gemm_job *j) { return !uses_tiles(j->level, j->form); }
 
 /* What is prefetched while chunk `chunk` of n_chunks is multiplied: the chunk `lead` further on of the same rows, or one of

@@ -6,8 +6,7 @@
 
 #define LEVEL(name) name##_avx512
 #define WORDS(type) (has_scale_of_16(type) ? 4 : 8)
-/* One vector: up to 16 tokens, or the last ones of more.  (Zen 5, 16 tokens, Q4_0 of 3,584 values: eight rows 1.09 times
- * as fast as four, Q6_K 1.04, Q4_K 1.02 to 1.07.  Other CPUs were not measured.) */
+/* One vector: up to 16 tokens, or the last ones of more.  (results/kernels.md) */
 #define ROWS(type, n_vec) ((n_vec) == 1 ? 8 : 4)
 
 /* VPDPBUSD adds four products of bytes to 32 bits. */

@@ -5,10 +5,7 @@
  * A code of four bits stands for one of 16 numbers.  Those of two blocks are computed and rounded once, into a table of
  * 32; one permutation of words looks up a block's 32 weights.
  *
- * What limits it (Xeon, Q4_0, panel in L1): 1.3 to 1.4 ns a block of 32, 0.7 of them for the table; VCVTNE2PS2BF16 is
- * three steps.  With GF2P8AFFINEQB for shift and mask 1.2, with one VPERMB for two blocks 1.15 to 1.25, which made
- * products no faster.  Calls for two or four rows between steps take half as long again as the loop here, which keeps
- * its constants. */
+ * What limits it: results/kernels.md. */
 #include "backends/kernels_tiles.h"
 
 #if defined(__x86_64__)
