@@ -246,7 +246,6 @@ static int ask_program(const char *name, const char *const *argv, char **said, d
     return status;
 }
 
-/* An error, after warnings. */
 static const char *last_line(char *text) {
     size_t n = strlen(text);
     while (n && text[n - 1] == '\n') text[--n] = 0;
@@ -254,19 +253,20 @@ static const char *last_line(char *text) {
     return before ? before + 1 : text;
 }
 
-/* The --bytes that the narrowest plan needs, but for texts in its lineage, as rank tells it to whom gives too little.
- * Random neurons need no statistics, which are not there yet. */
+/* The --bytes that the narrowest plan needs, but for texts in its lineage. */
 static int ask_least_bytes(const shrink *s, double *bytes, dw_err *err) {
     char *model = dw_format(err, "--model=%s", s->path), *said = NULL;
-    const char *argv[MAX_WORDS] = {"rank", model, "--metric", "random", "--bytes", "1", "-o", "-"};
-    size_t n = 8;
+    const char *argv[MAX_WORDS] = {"rank", model, "--least-bytes"};
+    size_t n = 3;
     if (s->work.mixture) argv[n++] = "--as", argv[n++] = s->work.mixture->name;
     if (o.output_type) argv[n++] = "--output-type", argv[n++] = o.output_type;
     if (o.evaluations) argv[n++] = "--allocate", argv[n++] = "standardized"; // widths may differ by layer
     const int status = model ? ask_program("rank", argv, &said, err) : -1;
-    const char *needed = status > 0 && said ? strstr(said, " is too little: ") : NULL;
-    int rc = needed && sscanf(needed, " is too little: %lf are needed", bytes) == 1 ? 0 : -1;
-    if (rc && status >= 0) dw_fail(err, "%s", said ? last_line(said) : "deadwood-rank says nothing");
+    const char *last = said ? last_line(said) : ""; // after warnings
+    char *end = NULL;
+    if (!status) *bytes = strtod(last, &end);
+    const int rc = end && end > last && !*end ? 0 : -1;
+    if (rc && status >= 0) dw_fail(err, "%s", *last ? last : "deadwood-rank says nothing");
     free(model);
     free(said);
     return rc;

@@ -245,7 +245,6 @@ static int allowed_width(const prune_task *t, int l, double wanted, bool down) {
     return n < prune_least_width(t, l) ? prune_least_width(t, l) : n;
 }
 
-/* shrink asks rank for this number and reads it from this sentence (ask_least_bytes). */
 static int too_small(const prune_task *t, const int *n_keep, dw_err *err) {
     return dw_fail(
         err,

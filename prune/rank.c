@@ -47,6 +47,8 @@ static const opt_row rows[] = {
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE",
      "or: the file's size after the cut, at most; requant -s adds half a byte for each token of its texts", .min = 1,
      .max = 1e15},
+    {"least-bytes", 0, OPT_FLAG, 0, &o.least_bytes, NULL, NULL,
+     "print the least --bytes that these options can reach, for scripts, and end"},
     {"us", 0, OPT_REAL, 0, &o.us, "0", "N",
      "or: a token takes N microseconds at most, measured here on -t threads; for uniform and sensitivity", .min = 0,
      .max = 1e12},
@@ -109,6 +111,7 @@ static opt_program program = {
                "deadwood rank -m mini.gguf -s stats.h5 --metric energy --scores scores.tsv\n"
                "deadwood rank -m mini.gguf -s stats.h5 -o plan.tsv --drop-layers 2\n"
                "deadwood rank -m mini.gguf -s stats.h5 --compare --rate 0.25 --group 64\n"
+               "deadwood rank -m 7b.gguf --least-bytes --as Q4_K_M\n"
                "deadwood rank -m mini.gguf -s stats.h5 --ablation truth.tsv --group 64 --sample 4 -f held-out.txt "
                "--windows 1-8",
     .rows = rows};
@@ -202,8 +205,18 @@ static void check_metric(const kit_metric *metric) {
 
 static bool is_stdout(const char *path) { return path && !strcmp(path, "-"); }
 
+static void check_least_bytes(void) {
+    if (o.out || o.scores || o.ablation || o.compare) die_usage("--least-bytes prints a number; it takes no output");
+    if (o.rate >= 0 || o.bytes || o.us > 0) die_usage("--least-bytes takes no --rate, --bytes or --us");
+    if (o.metric) die_usage("--least-bytes takes no --metric: it does not depend on which neurons go");
+}
+
 static void check_outputs(void) {
     const bool has_size = o.rate >= 0 || o.bytes || o.us > 0;
+    if (o.least_bytes) {
+        check_least_bytes();
+        return;
+    }
     if (!o.compare && !o.out && !o.scores && !o.ablation)
         die_usage("nothing to write: give a plan (-o), --scores, --ablation or --compare");
     if (o.metric && !o.out && !o.scores)
@@ -249,10 +262,11 @@ static void check_options(void) {
     if (o.us > 0 && o.heads > 0) die_usage("--us measures the model with all its heads; cut them first");
     if (o.us > 0 && !prune_allocator_find(o.allocate)->knows_times)
         die_usage("--us is for --allocate uniform and sensitivity");
-    if (o.output_type && (!o.bytes || !o.as || !kit_mixture_find(o.as)))
+    const bool counts_bytes = o.bytes || o.least_bytes;
+    if (o.output_type && (!counts_bytes || !o.as || !kit_mixture_find(o.as)))
         die_usage("--output-type belongs to --bytes with --as MIXTURE");
-    if (o.as && !o.bytes && o.rate < 0) die_usage("--as needs --bytes or --rate, whose widths then fit the types");
-    if (o.min_width && !o.bytes && o.rate < 0 && !(o.us > 0)) die_usage("--min-width needs --bytes or --rate");
+    if (o.as && !counts_bytes && o.rate < 0) die_usage("--as needs --bytes or --rate, whose widths then fit the types");
+    if (o.min_width && !counts_bytes && o.rate < 0 && !(o.us > 0)) die_usage("--min-width needs --bytes or --rate");
     if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, give --drop-layers");
     if (o.heads > 0 && !o.stats)
         die_usage("--heads needs statistics with Gram matrices (collect --gram down+o): give them with -s");
@@ -284,7 +298,7 @@ static int run(rank_inputs *in, dw_pool *pool, dw_err *err) {
     if (rank_open_inputs(in, &o, pool, err) || rank_read_protected(in, err) || rank_choose_layers(in, err)) return -1;
     warn_of_pooled(in);
     if (rank_choose_heads(in, err)) return -1;
-    const bool judges = o.out && prune_allocator_find(o.allocate)->runs_model; // -f does, and the file will name it
+    const bool judges = (o.out || o.least_bytes) && prune_allocator_find(o.allocate)->runs_model; // -f does, and the file will name it
     if (judges && rank_read_texts(in, err)) return -1;
     int *n_kv = dw_alloc((size_t)in->hp->n_layer, sizeof *n_kv, "numbers of heads", err);
     if (!n_kv) return -1;
@@ -295,6 +309,7 @@ static int run(rank_inputs *in, dw_pool *pool, dw_err *err) {
     const int rc = prune_sizes_init(&in->sizes, &wanted, err);
     free(n_kv);
     if (rc) return -1;
+    if (o.least_bytes) return rank_print_least_bytes(in, err);
     if (o.compare && rank_compare(in, err)) return -1;
     if (o.ablation && rank_ablate(in, err)) return -1;
     return o.out || o.scores ? rank_score_and_plan(in, err) : 0;

@@ -29,7 +29,7 @@ typedef struct rank_options { // of the command line; rate -1: not given
     size_t bytes;
     int multiple, min_width, drop_layers, seed, sample;
     const char *protect;
-    bool compare;
+    bool compare, least_bytes;
     int most_f64; // no option: as in obs_task, lowered by tests
 } rank_options;
 
@@ -99,6 +99,8 @@ double rank_bytes_of_widths(const rank_inputs *in);
 /* n_keep (n_layer), with the first multiple that comes near enough or the one that was asked for; *wanted: the rate. */
 int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocator *a, double *wanted, int *n_keep,
                        dw_err *err);
+/* --least-bytes: the file with the least widths that the options allow, as a number on standard output. */
+int rank_print_least_bytes(const rank_inputs *in, dw_err *err);
 /* Fails when no neuron goes although some should. */
 int rank_check_rate(const prune_task *t, double wanted, const int *n_keep, dw_err *err);
 /* Warns when the rate is missed by more than 0.01. */

@@ -3,6 +3,7 @@
 #include "kit/talk.h"
 #include "model/model.h"
 #include "prune/rank.h"
+#include "prune/scores.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -89,17 +90,21 @@ static int allocate_unit(prune_task *t, const prune_allocator *allocator, int mu
     return allocator->allocate(t, n_keep, err);
 }
 
+/* Widths of superblocks have one multiple; others are tried with 256 and then with 32. */
+static bool needs_256(const rank_inputs *in) {
+    return largest_block(in->model)->block > 32 || (in->o->as && prune_sizes_block(&in->sizes) > 32);
+}
+
 int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocator *allocator, double *wanted,
                        int *n_keep, dw_err *err) {
     const rank_options *o = in->o;
     const dw_qtype_row *down = largest_block(t->model);
     *wanted = t->bytes > 0 ? prune_rate_for_bytes(t) : t->rate;
-    const bool needs_256 = down->block > 32 || (o->as && prune_sizes_block(t->sizes) > 32);
     dw_err why = {0};
     int rc = allocate_unit(t, allocator, o->multiple ? o->multiple : 256, o->as, n_keep, &why);
     const double reached = rc ? 0 : prune_rate_of(t, n_keep);
     const bool near = !rc && fabs(reached - *wanted) <= 0.01 && (reached > 0 || !(*wanted > 0));
-    if (!near && !o->multiple && !needs_256) {
+    if (!near && !o->multiple && !needs_256(in)) {
         why = (dw_err){0};
         rc = allocate_unit(t, allocator, 32, o->as, n_keep, &why);
     }
@@ -108,6 +113,23 @@ int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocat
         say("down is %s in blocks of %d and groups are of %d: cut will have to encode it again (--down-type)",
             down->name, down->block, t->group);
     return 0;
+}
+
+int rank_print_least_bytes(const rank_inputs *in, dw_err *err) {
+    const int multiple = in->o->multiple ? in->o->multiple : needs_256(in) ? 256 : 32;
+    const prune_task t = {.model = in->model,
+                          .drop = in->drop,
+                          .unit = least_common_multiple(in->scorer.group, multiple),
+                          .sizes = &in->sizes,
+                          .min_width = in->o->min_width,
+                          .protect = in->protect};
+    int *n_keep = dw_alloc((size_t)in->hp->n_layer, sizeof *n_keep, "widths", err);
+    for (int l = 0; n_keep && l < in->hp->n_layer; l++) n_keep[l] = prune_least_width(&t, l);
+    char *text = n_keep ? dw_format(err, "%.0f\n", prune_file_bytes(&t, n_keep)) : NULL;
+    const int rc = text ? prune_write_text("-", text, err) : -1;
+    free(n_keep);
+    free(text);
+    return rc;
 }
 
 /* The calibration texts of the scores may not be those that judge the widths. */

@@ -771,16 +771,18 @@ static void evolve_starts(void) {
 
 /* A size that just holds the least widths is enough for sensitivity, too, whose table counts in cells. */
 static void least_widths_fit(void) {
-    char command[1024];
+    char command[1024], asked[512];
     int width[16], n = 0;
     if (!widths_of("--allocate sensitivity --evaluations 8", test_file("least.tsv"), width)) return; // makes idle.h5
-    snprintf(command, sizeof command,
-             "deadwood-rank -m %s -s %s -o %s --metric obs --multiple 1 --min-width 37 --protect 1 -f %s -c %d "
-             "--windows 7-9 --allocate sensitivity --evaluations 8 -q",
-             idle_layer(), test_file("idle.h5"), test_file("least.tsv"), random_text("calib.txt", 6000, 4), N_CTX);
+    snprintf(asked, sizeof asked,
+             "deadwood-rank -m %s -s %s --multiple 1 --min-width 37 --protect 1 -f %s -c %d --windows 7-9 --allocate "
+             "sensitivity --evaluations 8 -q",
+             idle_layer(), test_file("idle.h5"), random_text("calib.txt", 6000, 4), N_CTX);
+    snprintf(command, sizeof command, "%s --metric obs -o %s", asked, test_file("least.tsv"));
     CHECK(test_run("%s --bytes 1000", command) == 1, "%s", test_run_output());
     const char *needed = strstr(test_run_output(), "too little: ");
     REQUIRE(needed && sscanf(needed, "too little: %d are needed", &n) == 1, "%s", test_run_output());
+    CHECK(!test_run("%s --least-bytes", asked) && atoi(test_run_output()) == n, "%d: %s", n, test_run_output());
     for (int more = 0; more < 4; more++) {
         dw_err err = {0};
         kit_plan p;
