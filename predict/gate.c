@@ -128,8 +128,7 @@ static bool needs_stats(const predict_rule *rule) {
 static int check_stats(const inputs *in, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(in->model);
     if (kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err)) return -1;
-    return kit_stats_check_shape(&in->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) ? dw_fail_in(err, "'%s'", o.stats)
-                                                                                     : 0;
+    return kit_stats_check_shape(&in->stats, o.stats, hp->n_layer, hp->n_embd, hp->n_ff, err);
 }
 
 static bool any_blocks(const dw_model *m) {

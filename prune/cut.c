@@ -156,7 +156,7 @@ static int open_inputs(inputs *in, dw_err *err) {
     if (!o.stats) return 0;
     if (kit_stats_open(&in->stats, o.stats, err)) return -1;
     if (kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err)) return -1;
-    return kit_stats_check_shape(&in->stats, hp->n_layer, hp->n_embd, hp->n_ff, err);
+    return kit_stats_check_shape(&in->stats, o.stats, hp->n_layer, hp->n_embd, hp->n_ff, err);
 }
 
 static void close_inputs(inputs *in) {

@@ -18,7 +18,9 @@ static int read_stats(rank_inputs *in, dw_err *err) {
     if (!in->o->stats) return 0;
     if (kit_stats_open(&in->stats, in->o->stats, err)) return -1;
     in->has_stats = true;
-    if (kit_stats_check_model(&in->stats, in->o->stats, in->o->model, in->model_sha256, err)) return -1;
+    if (kit_stats_check_model(&in->stats, in->o->stats, in->o->model, in->model_sha256, err) ||
+        kit_stats_check_shape(&in->stats, in->o->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err))
+        return -1;
     return kit_sha256_file(in->o->stats, in->stats_sha256, err);
 }
 
@@ -67,7 +69,6 @@ void rank_close_inputs(rank_inputs *in) {
 /* ---- layers to drop ------------------------------------------------------------------------------------------ */
 
 static int measure_influence(rank_inputs *in, dw_err *err) {
-    if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err)) return -1;
     in->influence = dw_alloc((size_t)in->hp->n_layer, sizeof *in->influence, "block influence", err);
     for (int l = 0; in->influence && l < in->hp->n_layer; l++) {
         const kit_stats_layer *layer = &in->stats.layer[l];
@@ -132,7 +133,6 @@ int rank_choose_layers(rank_inputs *in, dw_err *err) {
 
 static int read_inverse(rank_inputs *in, const char *what, dw_err *err) {
     if (in->inverse) return 0;
-    if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err)) return -1;
     in->inverse = dw_alloc((size_t)in->hp->n_layer, sizeof *in->inverse, "energies of the residual", err);
     for (int l = 0; in->inverse && l < in->hp->n_layer; l++) {
         const kit_stats_layer *layer = &in->stats.layer[l];
@@ -243,9 +243,7 @@ int rank_choose_heads(rank_inputs *in, dw_err *err) {
     const size_t n_layer = (size_t)in->hp->n_layer;
     const bool is_relative = !strcmp(in->o->heads_allocate, "relative");
     if (!(in->o->heads > 0)) return 0;
-    if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) ||
-        rank_open_gram(in, true, err) || (is_relative && read_inverse(in, "--heads-allocate relative", err)))
-        return -1;
+    if (rank_open_gram(in, true, err) || (is_relative && read_inverse(in, "--heads-allocate relative", err))) return -1;
     bool *fixed = dw_alloc(n_layer, sizeof *fixed, "layers", err);
     in->kv = dw_alloc(n_layer, sizeof *in->kv, "kept heads", err);
     for (size_t l = 0; fixed && l < n_layer; l++) fixed[l] = in->drop[l] || (in->protect && in->protect[l]);

@@ -713,6 +713,29 @@ static const char *with_nan(const char *stats) {
     return path;
 }
 
+/* Statistics that name the model, whose neurons they do not fit. */
+static const char *misfit(const char *model, int width) {
+    const char *path = test_file("misfit.h5");
+    int n_ff[4], mix[4] = {0};
+    for (int l = 0; l < 4; l++) n_ff[l] = width;
+    kit_stats s, of_model;
+    dw_err err = {0};
+    if (!CHECK(!kit_stats_read(&of_model, stats_of(model), &err) &&
+                   !kit_stats_init(&s, 4, of_model.n_embd, n_ff, mix, 1, &err),
+               "%s", err.text))
+        return path;
+    snprintf(s.model_sha256, sizeof s.model_sha256, "%s", of_model.model_sha256);
+    snprintf(s.arch, sizeof s.arch, "%s", of_model.arch);
+    snprintf(s.backend, sizeof s.backend, "ref");
+    snprintf(s.text[0].sha256, sizeof s.text[0].sha256, "%064d", 0);
+    s.n_ctx = 64, s.hist_every = 1, s.text[0].first_window = s.text[0].n_windows = 1, s.text[0].n_tokens = 1;
+    s.text[0].blocks = dw_strdup("0123456789abcdef", &err);
+    CHECK(!kit_stats_write(&s, path, &err), "%s", err.text);
+    kit_stats_release(&s);
+    kit_stats_release(&of_model);
+    return path;
+}
+
 static void refusals(void) {
     char arguments[1024];
     const char *f32 = random_model("tiny-llama", "F32", 0), *q8 = random_model("tiny-llama", "Q8_0", 0),
@@ -760,6 +783,8 @@ static void refusals(void) {
         {1, f32, stats, "--metric activation --drop-layers 4", "one must stay"},
         {1, f32, NULL, "--metric weight --rate 0.2 --multiple 1000",
          "widths are multiples of 1000, and layers have at most 128 neurons; give a smaller --multiple"},
+        {1, f32, misfit(f32, 96), "--metric energy --rate 0.5",
+         "misfit.h5', layer 0: it has 96 neurons, the model 128; collect statistics of this model"},
         /* These statistics have no Gram matrices, which obs misses only after all that needs no scores. */
         {1, f32, stats, "--metric obs --rate 0.2 --multiple 1000", "layers have at most 128 neurons"},
         {1, f32, stats, "--metric obs --rate 0.6 --protect 0-1", "at most 0.5000 of the neurons may go"},

@@ -53,7 +53,7 @@ const char *kit_metric_of_pooled(const kit_metric *m, const kit_stats *s, char *
 
 typedef struct kit_scorer {
     const dw_model *model;
-    const kit_stats *stats; // NULL: only metrics without statistics
+    const kit_stats *stats; // of the model's shape; NULL: only metrics without statistics
     kit_slices *slices;     // (n_layer), computed when a metric first needs them
     int group;
     uint64_t seed;
@@ -64,9 +64,9 @@ int kit_widest_group(const dw_hparams *hp, int most); // the largest of most, mo
 /* Fails if `group` does not divide a width; the message names the largest group that does. */
 int kit_check_group(const dw_hparams *hp, int group, dw_err *err);
 
-/* Scores of all groups of all layers: score[l] has n_ff[l] / group values; free() each.  Fails if the statistics have
- * another shape, if `group` does not divide a width, if a score is not finite, or if the metric needs weights and the
- * model has hot and cold neurons. */
+/* Scores of all groups of all layers: score[l] has n_ff[l] / group values; free() each.  Fails if `group`
+ * does not divide a width, if the statistics lack what the metric needs, if a score is not finite, or if the metric needs
+ * weights and the model has hot and cold neurons. */
 int kit_score(kit_scorer *s, const kit_metric *metric, double **score, dw_err *err);
 void kit_scorer_release(kit_scorer *s);
 

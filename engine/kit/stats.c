@@ -406,15 +406,14 @@ int kit_stats_check_model(const kit_stats *s, const char *path, const char *mode
         path, s->model_sha256, model, sha256);
 }
 
-int kit_stats_check_shape(const kit_stats *s, int n_layer, int n_embd, const int *n_ff, dw_err *err) {
+int kit_stats_check_shape(const kit_stats *s, const char *path, int n_layer, int n_embd, const int *n_ff, dw_err *err) {
     if (s->n_layer != n_layer || s->n_embd != n_embd)
-        return dw_fail(err,
-                       "the statistics have %d layers of width %d, the model %d of %d; collect them from this model",
-                       s->n_layer, s->n_embd, n_layer, n_embd);
+        return dw_fail(err, "'%s' has %d layers of width %d, the model %d of %d; collect statistics of this model",
+                       path, s->n_layer, s->n_embd, n_layer, n_embd);
     for (int l = 0; l < n_layer; l++)
         if (s->layer[l].n_ff != n_ff[l])
-            return dw_fail(err, "layer %d: the statistics have %d neurons, the model %d; collect them from this model",
-                           l, s->layer[l].n_ff, n_ff[l]);
+            return dw_fail(err, "'%s', layer %d: it has %d neurons, the model %d; collect statistics of this model",
+                           path, l, s->layer[l].n_ff, n_ff[l]);
     return 0;
 }
 

@@ -133,7 +133,7 @@ void kit_stats_release(kit_stats *s);
  * n_layer layers of n_ff[l] neurons and width n_embd; if a text has no neurons, as in statistics from an imatrix; if
  * they have no gradients, which `what` needs. */
 int kit_stats_check_model(const kit_stats *s, const char *path, const char *model, const char sha256[65], dw_err *err);
-int kit_stats_check_shape(const kit_stats *s, int n_layer, int n_embd, const int *n_ff, dw_err *err);
+int kit_stats_check_shape(const kit_stats *s, const char *path, int n_layer, int n_embd, const int *n_ff, dw_err *err);
 int kit_stats_check_neurons(const kit_stats *s, dw_err *err);
 int kit_stats_check_gradients(const kit_stats *s, const char *what, dw_err *err);
 

@@ -37,10 +37,8 @@ static int from_stats(kit_weights *w, const dw_model *m, const char model_sha256
     const dw_gguf *g = dw_model_gguf(m);
     const dw_hparams *hp = dw_model_hparams(m);
     if (kit_stats_open(&w->stats, path, err) || check_origin(&w->stats, g, model_sha256, path, err)) return -1;
-    if (kit_stats_check_shape(&w->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) ||
-        kit_imatrix_from_stats(&w->matrix, &w->stats, g, true, err))
-        return dw_fail_in(err, "'%s'", path);
-    return 0;
+    if (kit_stats_check_shape(&w->stats, path, hp->n_layer, hp->n_embd, hp->n_ff, err)) return -1;
+    return kit_imatrix_from_stats(&w->matrix, &w->stats, g, true, err) ? dw_fail_in(err, "'%s'", path) : 0;
 }
 
 /* An importance file does not say its model.  One of more layers is of another, or of this one before layers went. */
