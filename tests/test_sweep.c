@@ -776,6 +776,8 @@ static void options_checked(void) {
     refuse("p : collect -m $dense -f nowhere/*.txt -o $out.h5\n", "line 3: no file matches 'nowhere/*.txt'");
     refuse("p : collect -m $dense -f nowhere.txt -o $out.h5\n",
            "line 3: collect: there is no 'nowhere.txt', and no step makes it");
+    refuse("p : score -m$dense -f a.txt -o $rows\n", "line 3: score: '-m' and what follows it are one word");
+    refuse("p : score -m $dense -f a.txt -qo $rows\n", "'-q' and what follows it are one word");
     refuse("p : convert no-such-folder -o $out.gguf\n", "line 3: convert: there is no 'no-such-folder'");
     refuse("p : rank -m mini-typo.gguf --metric weight --rate 0.2 -o $out.tsv\n", "rank: there is no 'mini-typo.gguf'");
 }

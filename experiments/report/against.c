@@ -53,19 +53,24 @@ typedef struct known_row { // of the model
     size_t row;
 } known_row;
 
-/* The *n rows of the model that have sums; *any: it has rows. */
+/* The *n rows of the model that have sums; *any: it has rows.  A file that was made anew is another model. */
 static int find_model(measure_book *b, const exp_rows *r, const char *model, known_row *of, size_t *n, bool *any,
                       dw_err *err) {
+    const char *sha256 = NULL;
     *n = 0;
-    *any = false;
     for (size_t i = 0; i < r->n_rows; i++) {
         if (!is_model(r, i, model)) continue;
-        *any = true;
+        const char *own = cell_of(r, i, "model_sha256");
+        if (sha256 && strcmp(sha256, own))
+            return dw_fail(err, "--against: rows of '%s' are of two models; give one of them by sha256: %.12s or %.12s",
+                           model, sha256, own);
+        sha256 = own;
         of[*n].row = i;
         const int found = find_view(b, r, i, &of[*n].sums, err);
         if (found < 0) return -1;
         *n += (size_t)found;
     }
+    *any = sha256 != NULL;
     return 0;
 }
 
@@ -128,7 +133,7 @@ static int widen(exp_rows *r, dw_err *err) {
 }
 
 int exp_rows_compare(exp_rows *r, const char *const *paths, size_t n_paths, const char *model, dw_err *err) {
-    bool any;
+    bool any = false;
     if (!r->are_results) return dw_fail(err, "--against: these tables hold no results of models");
     measure_book *b = read_books(paths, n_paths, err);
     known_row *of = b ? dw_alloc(r->n_rows, sizeof *of, "rows", err) : NULL;

@@ -6,6 +6,7 @@
  * also says which they name for reading: each must be there, or be the output of another step. */
 #include "experiments/sweep/sweep.h"
 
+#include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -148,6 +149,17 @@ static int ask(const sweep *s, const grid_step *step, char **word, size_t n, dw_
     return rc;
 }
 
+/* A sweep looks for files and models in whole words and after =, so it would not see one in -mFILE. */
+static int check_letters(char **word, size_t n, dw_err *err) {
+    for (size_t i = 0; i < n; i++)
+        if (word[i][0] == '-' && isalpha((unsigned char)word[i][1]) && word[i][2])
+            return dw_fail(err,
+                           "'-%c' and what follows it are one word; a grid gives options of one letter apart from "
+                           "their values and from each other",
+                           word[i][1]);
+    return 0;
+}
+
 typedef struct asked { // hashes of commands that were understood
     uint64_t *hash;
     size_t n, cap;
@@ -175,7 +187,7 @@ static int check_job(const sweep *s, size_t i, asked *a, dw_err *err) {
     int rc = k < a->n ? 0 : dw_grow(&a->hash, &a->cap, a->n + 1, sizeof *a->hash, "commands", err);
     if (!rc && k == a->n) {
         a->hash[a->n++] = hash;
-        if (ask(s, step, word, n, &why))
+        if (check_letters(word, n, &why) || (is_own(step->tool) && ask(s, step, word, n, &why)))
             rc = dw_fail(err, "'%s', line %d: %s: %s", s->grid_path, step->line, step->tool, why.text);
     }
     jobs_free_words(word, n);
@@ -188,7 +200,7 @@ int programs_check(const sweep *s, dw_err *err) {
     for (size_t k = 0; k < s->grid.n_step && !rc; k++) {
         asked a = {0};
         for (size_t i = s->jobs.first[k]; i < s->jobs.first[k + 1] && !rc; i++) {
-            if (is_own(s->grid.step[k].tool)) rc = check_job(s, i, &a, err);
+            rc = check_job(s, i, &a, err);
             progress_step(bar, 1);
         }
         free(a.hash);
