@@ -1,6 +1,7 @@
 /* ablation.c - models without one group of neurons after the other (ablation.h). */
 #include "prune/ablation.h"
 
+#include "measure/statistics.h"
 #include "model/model.h"
 #include "prune/agreement.h"
 #include "prune/obs_model.h"
@@ -49,7 +50,6 @@ static int open_run(run *r, const ablation_task *t, dw_err *err) {
     if (t->texts->n_ctx < 3)
         return dw_fail(err, "windows of %d tokens have no next token in their second half; give --ctx 3 or more",
                        t->texts->n_ctx);
-    if (r->n_windows < 2) return dw_fail(err, "errors need at least 2 windows; give more text, or a smaller --ctx");
     if (walk_open(&r->w, t->model, t->texts, 0, &o, err)) return -1;
     const size_t most = (size_t)r->w.most, n = (size_t)r->n_windows;
     r->next = dw_alloc(r->w.n_tokens, sizeof *r->next, "tokens", err);
@@ -98,25 +98,23 @@ static int evaluate(run *r, int first, double *loss, dw_err *err) {
     return 0;
 }
 
-/* The mean of n values; *error: its own. */
-static double mean_of(const double *x, int n, double *error) {
-    double mean = 0, square = 0;
-    for (int i = 0; i < n; i++) mean += x[i] / n;
-    for (int i = 0; i < n; i++) square += pow(x[i] - mean, 2);
-    *error = sqrt(square / (n - 1.0) / n);
-    return mean;
+/* The mean over windows; *error: its own, NaN where they are too few. */
+static double mean_of(const double *x, size_t n, double *error) {
+    const measure_mean m = measure_mean_of_values(x, n);
+    *error = n < MEASURE_LEAST_WINDOWS ? NAN : m.se;
+    return m.mean;
 }
 
 /* d (n, n_windows): changes of the groups of a layer.  They become those less the mean of all groups. */
 static void compare(const run *r, ablated *group, size_t n, double *d) {
     const size_t n_windows = (size_t)r->n_windows;
-    for (size_t i = 0; i < n; i++) group[i].change = mean_of(d + i * n_windows, r->n_windows, &group[i].error);
+    for (size_t i = 0; i < n; i++) group[i].change = mean_of(d + i * n_windows, n_windows, &group[i].error);
     for (size_t w = 0; w < n_windows; w++) {
         double shared = 0;
         for (size_t i = 0; i < n; i++) shared += d[i * n_windows + w] / (double)n;
         for (size_t i = 0; i < n; i++) d[i * n_windows + w] -= shared;
     }
-    for (size_t i = 0; i < n; i++) mean_of(d + i * n_windows, r->n_windows, &group[i].own_error);
+    for (size_t i = 0; i < n; i++) mean_of(d + i * n_windows, n_windows, &group[i].own_error);
 }
 
 /* Zeros in the columns of a group of v (d, n_ff), or its values back from `kept` (d, group). */
@@ -259,15 +257,25 @@ double ablation_reliability(const ablated *group, size_t n) {
         for (size_t k = i; k < end && end - i > 1; k++) noise += pow(group[k].own_error, 2);
         has_two |= end - i > 1;
     }
-    return has_two && variance > 0 ? fmax(1 - noise / variance, 0) : NAN;
+    return has_two && variance > 0 && !isnan(noise) ? fmax(1 - noise / variance, 0) : NAN;
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------- */
 
-/* A number for the table's head, "-" where it is undefined. */
-static const char *show_rho(double rho, char text[16]) {
-    snprintf(text, 16, isfinite(rho) ? "%.3f" : "-", rho);
-    return text;
+typedef struct shown { // a number; "-" where it is undefined
+    char text[24];
+} shown;
+
+static shown show_rho(double rho) {
+    shown s = {"-"};
+    if (isfinite(rho)) snprintf(s.text, sizeof s.text, "%.3f", rho);
+    return s;
+}
+
+static shown show_error(double error) {
+    shown s = {"-"};
+    if (isfinite(error)) snprintf(s.text, sizeof s.text, "%.3g", error);
+    return s;
 }
 
 static int put_head(char **text, const ablation_report *r, dw_err *err) {
@@ -277,15 +285,13 @@ static int put_head(char **text, const ablation_report *r, dw_err *err) {
         rc = dw_append(text, err, "# %.*s\n", n, at);
         at += n + (at[n] == '\n');
     }
-    char text_of_r[16];
-    const char *shown = show_rho(ablation_reliability(r->group, r->n), text_of_r);
-    if (!rc) rc = dw_append(text, err, "# reliability %s of the changes within layers\n", shown);
+    const shown reliability = show_rho(ablation_reliability(r->group, r->n));
+    if (!rc) rc = dw_append(text, err, "# reliability %s of the changes within layers\n", reliability.text);
     for (size_t i = 0; i < r->n_metric && !rc; i++) {
         ablation_agreement a;
-        char pooled[16], within[16];
         if (ablation_agree(r->group, r->n, &r->metric[i], &a, err)) return -1;
         rc = dw_append(text, err, "# metric %s: rank correlation %s over all groups, %s within layers\n",
-                       r->metric[i].name, show_rho(a.pooled, pooled), show_rho(a.by_layer, within));
+                       r->metric[i].name, show_rho(a.pooled).text, show_rho(a.by_layer).text);
     }
     if (!rc) rc = dw_append(text, err, "layer\tgroup\tfirst\tlast\tloss_change\tse\town_se");
     for (size_t i = 0; i < r->n_metric && !rc; i++) rc = dw_append(text, err, "\t%s", r->metric[i].name);
@@ -297,8 +303,9 @@ char *ablation_table(const ablation_report *r, dw_err *err) {
     int rc = put_head(&text, r, err);
     for (size_t i = 0; i < r->n && !rc; i++) {
         const ablated *g = &r->group[i];
-        rc = dw_append(&text, err, "%d\t%d\t%d\t%d\t%.6g\t%.3g\t%.3g", g->layer, g->group, g->group * r->group_size,
-                       (g->group + 1) * r->group_size - 1, g->change, g->error, g->own_error);
+        rc = dw_append(&text, err, "%d\t%d\t%d\t%d\t%.6g\t%s\t%s", g->layer, g->group, g->group * r->group_size,
+                       (g->group + 1) * r->group_size - 1, g->change, show_error(g->error).text,
+                       show_error(g->own_error).text);
         for (size_t m = 0; m < r->n_metric && !rc; m++)
             rc = dw_append(&text, err, "\t%.9g", r->metric[m].score[g->layer][g->group]);
         if (!rc) rc = dw_append(&text, err, "\n");

@@ -2,7 +2,8 @@
  *
  * A group's loss change is  L(model without the group) - L(model),  L in nats per token at the positions of the second
  * half of every window, its own next tokens the targets.  Without the group means with zeros in its columns of down;
- * nothing is repaired.  The error is that of the mean over windows of the differences, s / sqrt(windows).
+ * nothing is repaired.  The error is that of the mean over windows of the differences, s / sqrt(windows); fewer than
+ * five windows have none (measure/statistics.h).
  *
  * Where groups are alike, their changes differ by little more than noise, and no score can agree with them.  So the
  * table tells the reliability within layers, 1 - sum (own error)^2 / sum (change - the layer's mean)^2, at least 0: the

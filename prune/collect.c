@@ -629,7 +629,7 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
     say("%.0f token%s in %.2f s (those that last windows repeat are counted): %.0f tokens/s", n_tokens,
         plural(n_tokens), seconds, n_tokens / (seconds > 0 ? seconds : 1));
     if (r->gradients.n_nll)
-        say("gradients of a mean loss of %.4f nats a token", r->gradients.nll / (double)r->gradients.n_nll);
+        say("gradients of a mean loss of %.4f nats a token in this run", r->gradients.nll / (double)r->gradients.n_nll);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "formats/ffn_act.h"
 #include "kit/hash_cache.h"
 #include "kit/lineage.h"
+#include "kit/memory.h"
 #include "kit/mixtures.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -18,8 +19,8 @@
 #include "kit/weights.h"
 #include "measure/predictions.h"
 #include "model/archs.h"
-#include "prune/prune.h"
 #include "prune/heal_recipe.h"
+#include "prune/prune.h"
 #include "prune/teacher_cache.h"
 #include "qtypes/encoding.h"
 
@@ -516,9 +517,9 @@ static int warn_of_shared(const inputs *in, dw_err *err) {
     return shared < 0 ? -1 : 0;
 }
 
-/* Keeps the layers' values where that takes at most half of the machine's memory. */
+/* Keeps the layers' values where that takes at most half of the memory that is free. */
 static int choose_memory(const run *r, distil_options *options, dw_err *err) {
-    const double has = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const double free_bytes = kit_free_memory(), has = isnan(free_bytes) ? INFINITY : free_bytes;
     options->keeps_values = !o.recompute;
     double need = (double)distil_memory(r->in.model, r->in.teacher, options);
     if (options->keeps_values && need > has / 2) {
@@ -528,7 +529,7 @@ static int choose_memory(const run *r, distil_options *options, dw_err *err) {
     say("memory: %s for %s of the student and passes of both models; the layers' values are %s", show_bytes(need).text,
         strcmp(o.train, "all") ? o.train : "all weights", options->keeps_values ? "kept" : "computed again");
     if (need <= has) return 0;
-    return dw_fail(err, "out of memory: %s are needed, the machine has %s; try %sa smaller -c or a smaller --batch",
+    return dw_fail(err, "out of memory: %s are needed, %s are free; try %sa smaller -c or a smaller --batch",
                    show_bytes(need).text, show_bytes(has).text, o.as ? "" : "--train down, ");
 }
 

@@ -233,6 +233,12 @@ static void check_outputs(void) {
         die_usage("only one of the plan, the scores, the ablation and the comparison can go to standard output");
 }
 
+/* Exact selection, heads, and trials of cut models, which statistics repair. */
+static bool uses_blas(void) {
+    const bool is_obs = o.metric && rank_is_obs(rank_find_metric(o.metric));
+    return is_obs || o.heads > 0 || (o.stats && (o.ablation || prune_allocator_find(o.allocate)->runs_model));
+}
+
 /* Options that others make meaningless. */
 static void check_idle(const prune_allocator *allocator) {
     if (opt_is_given("sample") && !o.ablation) die_usage("--sample is for --ablation");
@@ -243,6 +249,8 @@ static void check_idle(const prune_allocator *allocator) {
     if (!o.texts.n && (opt_is_given("ctx") || opt_is_given("windows")))
         die_usage("-c and --windows are for the texts of -f, and there are none");
     if (!(o.heads > 0) && opt_is_given("heads-allocate")) die_usage("--heads-allocate needs --heads");
+    if (opt_is_given("damp") && !uses_blas())
+        die_usage("--damp is for metric obs, --heads, and repairs of --allocate sensitivity and evolve");
 }
 
 static void check_search(const prune_allocator *allocator, const prune_allocator *start) {
@@ -266,7 +274,8 @@ static void check_options(void) {
     if (o.output_type && (!counts_bytes || !o.as || !kit_mixture_find(o.as)))
         die_usage("--output-type belongs to --bytes with --as MIXTURE");
     if (o.as && !counts_bytes && o.rate < 0) die_usage("--as needs --bytes or --rate, whose widths then fit the types");
-    if (o.min_width && !counts_bytes && o.rate < 0 && !(o.us > 0)) die_usage("--min-width needs --bytes or --rate");
+    if (o.min_width && !counts_bytes && o.rate < 0 && !(o.us > 0))
+        die_usage("--min-width needs --bytes, --rate or --us");
     if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, give --drop-layers");
     if (o.heads > 0 && !o.stats)
         die_usage("--heads needs statistics with Gram matrices (collect --gram down+o): give them with -s");
@@ -277,12 +286,6 @@ static void check_options(void) {
     check_idle(prune_allocator_find(o.allocate));
     if (o.rate < 0) o.rate = 0;
     if (!o.sample) o.sample = SAMPLE;
-}
-
-/* Exact selection, heads, and trials of cut models, which statistics repair. */
-static bool uses_blas(void) {
-    const bool is_obs = o.metric && rank_is_obs(rank_find_metric(o.metric));
-    return is_obs || o.heads > 0 || (o.stats && (o.ablation || prune_allocator_find(o.allocate)->runs_model));
 }
 
 /* Of the metrics that are used. */

@@ -72,6 +72,8 @@ int rank_open_gram(rank_inputs *in, bool must, dw_err *err);
 int rank_read_texts(rank_inputs *in, dw_err *err); // those of -f, once
 /* A text of -f of whose tokens the statistics have some; NULL: none. */
 const calib_text *rank_find_seen(const rank_inputs *in);
+/* Warns where the texts of -f have too few windows for a standard error, and says what comes of it. */
+void rank_warn_of_few(const rank_inputs *in, const char *then);
 /* Warns of a text of -f that is another file than those of the statistics, but has tokens of one of them. */
 int rank_warn_of_shared(const rank_inputs *in, dw_err *err);
 void rank_say(const char *text);

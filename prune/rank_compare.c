@@ -190,6 +190,7 @@ int rank_ablate(rank_inputs *in, dw_err *err) {
     double loss = 0;
     if (rank_read_texts(in, err)) return -1;
     warn_of_seen(in);
+    rank_warn_of_few(in, "changes of the loss have no errors, and the table no reliability");
     if (rank_warn_of_shared(in, err) || kit_check_group(in->hp, in->scorer.group, err)) return -1;
     ablated *group = ablation_sample(in->hp, in->scorer.group, in->o->sample, (uint64_t)in->o->seed, &n, err);
     int rc = group ? score_everything(in, &s, err) : -1;

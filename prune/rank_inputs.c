@@ -2,6 +2,7 @@
 #include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/talk.h"
+#include "measure/statistics.h"
 #include "model/model.h"
 #include "prune/cutting.h"
 #include "prune/heads.h"
@@ -220,6 +221,14 @@ int rank_warn_of_shared(const rank_inputs *in, dw_err *err) {
         return 0;
     }
     return 0;
+}
+
+void rank_warn_of_few(const rank_inputs *in, const char *then) {
+    int n = 0;
+    for (size_t i = 0; i < in->texts.n_text; i++) n += calib_n_windows(&in->texts.text[i]);
+    if (n < MEASURE_LEAST_WINDOWS)
+        warn("%d window%s of text (-f) %s too few for a standard error: %s; %d or more have one", n, plural(n),
+             n == 1 ? "is" : "are", then, MEASURE_LEAST_WINDOWS);
 }
 
 /* ---- heads ---------------------------------------------------------------------------------------------------- */

@@ -184,6 +184,8 @@ static int check_evaluations(const rank_inputs *in, const prune_allocator *alloc
 
 int rank_prepare_search(rank_inputs *in, const prune_allocator *allocator, dw_err *err) {
     if (check_evaluations(in, allocator, err) || rank_read_texts(in, err) || check_held_out(in, err)) return -1;
+    if (allocator->allocate == search_evolve)
+        rank_warn_of_few(in, "steps of evolve that stay may be no better than those that do not");
     return rank_warn_of_shared(in, err);
 }
 

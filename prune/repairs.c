@@ -132,20 +132,57 @@ static int repair_o(repairs *r, const repairs_task *t, int l, dw_err *err) {
     return rc;
 }
 
+int repairs_round(const repairs_rounding *m, int layer, dw_err *err) {
+    const size_t block = (size_t)m->type->block, n = (m->n_keep + block - 1) / block * block;
+    float *row = dw_alloc(3 * n, sizeof *row, "a row of a repaired matrix", err);
+    if (!row) return -1;
+    float *weight = row + n;
+    uint8_t *stored = (uint8_t *)(weight + n); // at most as large as the values
+    dw_encoding e = {.tensor = m->tensor, .type = m->type, .n = n, .weight = weight};
+    memcpy(weight, m->importance, m->n_keep * sizeof *weight);
+    for (size_t i = 0; i < m->d; i++) {
+        memcpy(row, m->value + i * m->n_keep, m->n_keep * sizeof *row);
+        for (size_t k = m->n_keep; k < n; k++) row[k] = 0;
+        dw_encode_row(&e, i, row, stored);
+        m->type->decode(stored, row, n);
+        for (size_t k = 0; k < m->n_keep; k++) m->to[i * m->n + (size_t)m->keep[k]] = row[k];
+    }
+    free(row);
+    return dw_encoding_end(&e, m->advice, err) ? dw_fail_in(err, "layer %d", layer) : 0;
+}
+
+static int fill_whole_o(const repairs *r, const repairs_task *t, int l, const int32_t *keep, float *whole,
+                        dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(t->model);
+    const size_t n = (size_t)hp->n_head[l] * (size_t)hp->head_dim, d = (size_t)hp->n_embd,
+                 n_keep = (size_t)repairs_head_columns(hp, t->plan, l, NULL);
+    if (r->o[l])
+        return repairs_round(&(repairs_rounding){.tensor = "attn_output",
+                                                 .advice = "cut a model in 16 bits",
+                                                 .type = t->model->net.layer[l].o.type,
+                                                 .value = r->o[l],
+                                                 .importance = r->o_importance[l],
+                                                 .keep = keep,
+                                                 .d = d,
+                                                 .n_keep = n_keep,
+                                                 .n = n,
+                                                 .to = whole},
+                             l, err);
+    float *v = decode_o(t, l, err);
+    for (size_t i = 0; i < d && v; i++)
+        for (size_t k = 0; k < n_keep; k++) whole[i * n + (size_t)keep[k]] = v[i * n + (size_t)keep[k]];
+    free(v);
+    return v ? 0 : -1;
+}
+
 float *repairs_whole_o(const repairs *r, const repairs_task *t, int layer, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(t->model);
-    const size_t n = (size_t)hp->n_head[layer] * (size_t)hp->head_dim, d = (size_t)hp->n_embd,
-                 n_keep = (size_t)repairs_head_columns(hp, t->plan, layer, NULL);
-    int32_t *keep = dw_alloc(n_keep, sizeof *keep, "kept heads", err);
-    float *v = decode_o(t, layer, err), *whole = dw_alloc(d, n * sizeof *whole, "an o matrix", err);
+    const size_t n = (size_t)hp->n_head[layer] * (size_t)hp->head_dim;
+    int32_t *keep = dw_alloc((size_t)repairs_head_columns(hp, t->plan, layer, NULL), sizeof *keep, "kept heads", err);
+    float *whole = dw_alloc((size_t)hp->n_embd, n * sizeof *whole, "an o matrix", err);
     if (keep) repairs_head_columns(hp, t->plan, layer, keep);
-    for (size_t i = 0; i < d && keep && v && whole; i++)
-        for (size_t k = 0; k < n_keep; k++) {
-            const size_t at = i * n + (size_t)keep[k];
-            whole[at] = r->o[layer] ? r->o[layer][i * n_keep + k] : v[at];
-        }
-    const bool ok = keep && v && whole;
-    free(keep), free(v);
+    const bool ok = keep && whole && !fill_whole_o(r, t, layer, keep, whole, err);
+    free(keep);
     if (ok) return whole;
     free(whole);
     return NULL;

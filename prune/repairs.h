@@ -86,6 +86,16 @@ int repairs_head_columns(const dw_hparams *hp, const kit_plan *plan, int layer, 
 
 /* Shared by repairs.c and sequential.c: whether a layer's down is repaired. */
 bool repairs_needed(const repairs_task *t, int layer);
+/* A repaired matrix as a reader of the file will see it: rounded to its type, at the places of the columns that stay. */
+typedef struct repairs_rounding {
+    const char *tensor, *advice; // for a refusal
+    const dw_qtype_row *type;
+    const float *value, *importance; // (d, n_keep), (n_keep)
+    const int32_t *keep;             // (n_keep): columns of `to`
+    size_t d, n_keep, n;
+    float *to; // (d, n); columns that go are left as they are
+} repairs_rounding;
+int repairs_round(const repairs_rounding *m, int layer, dw_err *err);
 /* o of the cut model at the places of the whole one's, (n_embd, heads * head_dim), zeros where heads are cut; free(). */
 float *repairs_whole_o(const repairs *r, const repairs_task *t, int layer, dw_err *err);
 int repairs_sequential(repairs *r, const repairs_task *t, dw_err *err);

@@ -193,25 +193,18 @@ static int sum_batch(sequence *s, int b, dw_err *err) {
 /* ---- a layer ---------------------------------------------------------------------------------------------- */
 
 /* V' as a reader of the file will see it, at the places of the kept neurons. */
-static int expand(sequence *s, const float *down, const float *importance, dw_err *err) {
-    const dw_qtype_row *type = s->t->down_type ? s->t->down_type : s->t->model->net.layer[s->l].down.type;
-    const size_t n_keep = (size_t)s->n_keep,
-                 n = (n_keep + (size_t)type->block - 1) / (size_t)type->block * (size_t)type->block;
-    float *row = dw_alloc(3 * n, sizeof *row, "a row of down", err);
-    if (!row) return -1;
-    float *weight = row + n;
-    uint8_t *stored = (uint8_t *)(weight + n); // at most as large as the values
-    dw_encoding e = {.tensor = "ffn_down", .type = type, .n = n, .weight = weight};
-    memcpy(weight, importance, n_keep * sizeof *weight);
-    for (size_t r = 0; r < (size_t)s->d; r++) {
-        memcpy(row, down + r * n_keep, n_keep * sizeof *row);
-        for (size_t k = n_keep; k < n; k++) row[k] = 0;
-        dw_encode_row(&e, r, row, stored);
-        type->decode(stored, row, n);
-        for (size_t k = 0; k < n_keep; k++) s->expanded[r * (size_t)s->n_ff + (size_t)s->keep[k]] = row[k];
-    }
-    free(row);
-    return dw_encoding_end(&e, "choose another --down-type", err) ? dw_fail_in(err, "layer %d", s->l) : 0;
+static int expand(const sequence *s, const repairs *r, dw_err *err) {
+    const repairs_rounding m = {.tensor = "ffn_down",
+                                .advice = "choose another --down-type",
+                                .type = s->t->down_type ? s->t->down_type : s->t->model->net.layer[s->l].down.type,
+                                .value = r->down[s->l],
+                                .importance = r->importance[s->l],
+                                .keep = s->keep,
+                                .d = (size_t)s->d,
+                                .n_keep = (size_t)s->n_keep,
+                                .n = (size_t)s->n_ff,
+                                .to = s->expanded};
+    return repairs_round(&m, s->l, err);
 }
 
 static int solve(sequence *s, repairs *r, dw_err *err) {
@@ -235,7 +228,7 @@ static int solve(sequence *s, repairs *r, dw_err *err) {
     damping_report_layer(s->t->report, s->l, &info, s->n_keep, n_tokens);
     for (int i = 0; i < s->n_keep; i++) r->importance[s->l][i] = (float)(kit_gram_at(&gram, i, i) / n_tokens);
     dw_weights_raise(r->importance[s->l], (size_t)s->n_keep);
-    return expand(s, r->down[s->l], r->importance[s->l], err);
+    return expand(s, r, err);
 }
 
 /* Layer l of a path on all texts, in place. */

@@ -220,9 +220,12 @@ static void by_command(void) {
     CHECK(test_run("deadwood-rank -m %s --ablation %s -q --group 256 -f %s", model, again, text_file()) == 1 &&
               strstr(test_run_output(), "128 neurons are not a multiple"),
           "%s", test_run_output());
-    CHECK(test_run("deadwood-rank -m %s --ablation %s -q -f %s -c 32 --windows 1", model, again, text_file()) == 1 &&
-              strstr(test_run_output(), "errors need at least 2 windows"),
-          "%s", test_run_output());
+    CHECK(
+        !test_run("deadwood-rank -m %s --ablation - -q --group 64 --sample 2 -f %s -c 32 --windows 4", model,
+                  text_file()) &&
+            strstr(test_run_output(), "4 windows of text (-f) are too few for a standard error: changes of the loss") &&
+            strstr(test_run_output(), "# reliability - of the changes") && strstr(test_run_output(), "\t-\t-\t"),
+        "%s", test_run_output());
 }
 
 /* Of a window of 2 tokens the second half has no next token; of 3 it has one. */
@@ -277,7 +280,7 @@ static void dead_groups(void) {
     static const char *const types[] = {"F32", "BF16", "Q8_0"};
     for (int k = 0; k < 3; k++) {
         const char *model = random_model("tiny-llama", types[k], 0.99);
-        REQUIRE(!test_run("deadwood-rank -m %s --ablation - --group 1 --sample 4 -f %s -c 32 --windows 2 -q", model,
+        REQUIRE(!test_run("deadwood-rank -m %s --ablation - --group 1 --sample 4 -f %s -c 32 --windows 5 -q", model,
                           text_file()),
                 "%s", test_run_output());
         int n_zero = 0;

@@ -560,7 +560,7 @@ int run_jobs(sweep *s, dw_err *err) {
     int rc = 0;
     while (!rc && !children_signal() && !is_all_settled(s)) rc = run_round(s, err);
     if (rc) raise(SIGTERM); // goes to the children
-    while (s->n_running && !wait_for_one(s, CLAIM_BEAT, err)) {}
+    while (s->n_running && !wait_for_one(s, CLAIM_BEAT, err)) claims_beat(s->claims);
     progress_end(s->bar);
     tell_repeated_failures(s);
     tell_warnings(s);
