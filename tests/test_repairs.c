@@ -167,9 +167,19 @@ static void tokens_of(int32_t *token, const dw_model *m, const char *path) {
     dw_tokenizer_free(tok);
 }
 
+/* The model in F32, but for o, whose rounding inputs of later layers then show. */
+static const char *with_rounded_o(void) {
+    const char *model = test_file("rounded-o.gguf");
+    CHECK(!test_run("deadwood-requant -m %s -o %s --type F32 --tensor attn_output=Q4_0 -q",
+                    random_model("tiny-qwen2", "F32", 0), model),
+          "%s", test_run_output());
+    return model;
+}
+
 /* heads: half of them are cut, too; then the layers' own attention is that of the model without them. */
 static void check_sequential(const char *target, double dense, double gap, bool heads) {
-    const char *model = random_model("tiny-qwen2", "F32", 0), *text = random_text("calib.txt", 6000, 4);
+    const char *model = heads ? with_rounded_o() : random_model("tiny-qwen2", "F32", 0),
+               *text = random_text("calib.txt", 6000, 4);
     const char *plan_path = test_file("sequential.tsv"), *out = test_file("sequential.gguf"),
                *only = test_file("only.gguf");
     char with[1024] = "", cuts[1024] = "";
