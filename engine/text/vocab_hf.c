@@ -7,8 +7,12 @@
  *   config.json, generation_config.json   ids of special tokens
  *   chat_template.jinja     the template, in folders of newer writers
  * One of the first two must exist; the other files are optional.  What llama.cpp cannot do in the same way is refused,
- * with two exceptions, which are ignored as llama.cpp's converter does: the NFC normalizer of qwen2, and what an added
- * token says of the text around it (lstrip, rstrip, single_word), for which GGUF has no key. */
+ * with four exceptions, which are ignored as llama.cpp and its converter do:
+ *   - the NFC normalizer of qwen2;
+ *   - what an added token says of the text around it (lstrip, rstrip, single_word), for which GGUF has no key;
+ *   - that a U+2581 comes before the first piece of a text only (prepend_scheme "first"): it comes before each piece
+ *     between special tokens;
+ *   - the unknown token of a gpt2 vocabulary that lacks bytes: these are left out. */
 #include "text/internal.h"
 #include "text/json.h"
 
@@ -290,7 +294,7 @@ static int read_merges(dw_vocab *v, const json_t *model, dw_err *err) {
 }
 
 /* Checks that every merge names tokens.  For llama the ranks become scores, below them those of tokens that no merge
- * makes, and the merges are freed. */
+ * makes. */
 static int use_merges(dw_vocab *v, dw_err *err) {
     dw_lookup x;
     int rc = 0;
@@ -302,7 +306,52 @@ static int use_merges(dw_vocab *v, dw_err *err) {
         if (!rc && v->score) v->score[ids.result] = -(float)i;
     }
     dw_lookup_release(&x);
-    if (!v->score) return rc;
+    return rc;
+}
+
+static int ascending(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)left << 32 | (uint32_t)right; }
+
+static bool is_merged(const dw_vocab *v, int32_t id) { return id >= 0 && v->type[id] == DW_TOKEN_NORMAL; }
+
+/* Every two tokens that together are token `id` must be among the n pairs. */
+static int check_splits(const dw_vocab *v, const dw_lookup *x, size_t id, const uint64_t *pair, size_t n, dw_err *err) {
+    const dw_str text = v->token[id];
+    for (size_t at = dw_utf8_char(text.ptr, text.len); at < text.len;
+         at += dw_utf8_char(text.ptr + at, text.len - at)) {
+        const int32_t left = dw_lookup_find(x, text.ptr, at), right = dw_lookup_find(x, text.ptr + at, text.len - at);
+        const uint64_t wanted = is_merged(v, left) && is_merged(v, right) ? pair_of(left, right) : 0;
+        if (wanted && !bsearch(&wanted, pair, n, sizeof *pair, ascending))
+            return dw_fail(err,
+                           "tokens '%.*s' and '%.*s' make '%.*s', but tokenizer.json has no merge of them; llama.cpp "
+                           "would merge them, so this is not supported without the tokenizer.model",
+                           DW_SHOW(v->token[left]), DW_SHOW(v->token[right]), DW_SHOW(text));
+    }
+    return 0;
+}
+
+/* llama: scores belong to results, so a result is made of any two tokens.  Merges say so, too, if SentencePiece's
+ * vocabulary was converted to them; those of a tokenizer that was trained as BPE do not.  Frees them. */
+static int check_merges(dw_vocab *v, dw_err *err) {
+    dw_lookup x;
+    if (!v->score || !v->n_merge) return 0;
+    if (dw_lookup_build(&x, v->token, v->n_token, err)) return -1;
+    uint64_t *pair = dw_alloc(v->n_merge, sizeof *pair, "merges", err);
+    int rc = pair ? 0 : -1;
+    for (size_t i = 0; i < v->n_merge && !rc; i++) {
+        dw_merge_ids ids;
+        rc = dw_vocab_merge_ids(v, &x, i, &ids, err);
+        if (!rc) pair[i] = pair_of(ids.left, ids.right);
+    }
+    if (!rc) qsort(pair, v->n_merge, sizeof *pair, ascending);
+    for (size_t id = 0; id < v->n_token && !rc; id++)
+        if (is_merged(v, (int32_t)id)) rc = check_splits(v, &x, id, pair, v->n_merge, err);
+    free(pair);
+    dw_lookup_release(&x);
     free(v->merge);
     v->merge = NULL;
     v->n_merge = 0;
@@ -410,7 +459,7 @@ static int import(dw_vocab *v, const dw_hf_files *f, size_t n_rows, dw_err *err)
         memcpy(v->pre, l.pre->names, strcspn(l.pre->names, " "));
         v->ignore_merges = l.pre->ignore_merges;
     }
-    if (read_added(v, f, spm, err)) return -1;
+    if (read_added(v, f, spm, err) || check_merges(v, err)) return -1;
     if (dw_vocab_pad(v, err) || read_special(v, f, err) || read_template(v, f, err)) return -1;
     return 0;
 }
