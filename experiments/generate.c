@@ -104,13 +104,13 @@ static char *read_stdin(size_t *size, dw_err *err) {
         if (dw_grow(&text, &cap, n + 65536, 1, "a prompt", err)) break;
         n += got = fread(text + n, 1, 65535, stdin);
     }
-    if (!got && !ferror(stdin) && dw_utf8_len(text, n) == n) {
+    if (!got && !ferror(stdin) && n <= MAX_PROMPT_BYTES) {
         text[*size = n] = 0;
         return text;
     }
     if (!got && ferror(stdin)) dw_fail(err, "cannot read standard input: %s", strerror(errno));
-    else if (n > MAX_PROMPT_BYTES) dw_fail(err, "the prompt on standard input has over %d bytes", MAX_PROMPT_BYTES);
-    else dw_fail(err, "the prompt on standard input is not a text in UTF-8");
+    else if (n > MAX_PROMPT_BYTES)
+        dw_fail(err, "the prompt on standard input has over %d bytes", MAX_PROMPT_BYTES);
     free(text);
     return NULL;
 }
@@ -122,7 +122,10 @@ static char *read_prompt(size_t *size, dw_err *err) {
     char *text = is_stdin ? read_stdin(size, err) : dw_strdup(o.prompt, err);
     if (text && !is_stdin) *size = strlen(text);
     if (text && is_stdin && o.prompt && *size && text[*size - 1] == '\n') text[--*size] = 0;
-    return text;
+    if (!text || dw_is_utf8(text, *size)) return text;
+    free(text);
+    dw_fail(err, "the prompt%s is not a text in UTF-8", is_stdin ? " on standard input" : "");
+    return NULL;
 }
 
 /* Says that n tokens do not fit after those that the session holds. */
@@ -238,7 +241,8 @@ static int talk_in_turns(talk *t, const chat_family *f, dw_err *err) {
     for (bool first = true; !rc && (message = next_message(&line, &cap));) {
         if (!*message) continue;
         begin_answer();
-        rc = take_turn(t, f, message, first, err);
+        rc = dw_is_utf8(message, strlen(message)) ? take_turn(t, f, message, first, err)
+                                                  : dw_fail(err, "the message is not a text in UTF-8");
         end_answer();
         first = false;
     }

@@ -12,7 +12,9 @@
 #include "kit/talk.h"
 #include "text/json.h"
 
+#include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,23 +86,8 @@ static bool cold_neurons(const dw_gguf *g, int n_layer, int n_cold[DW_MAX_LAYERS
     return kv;
 }
 
-typedef struct rope_scaling {
-    dw_str type; // empty: none
-    float factor;
-    bool by_frequency; // a factor for each frequency (Llama 3)
-} rope_scaling;
-
-static rope_scaling rope_scaling_of(const dw_model *m) {
-    const dw_gguf *g = dw_model_gguf(m);
-    const char *arch = dw_model_hparams(m)->arch;
-    rope_scaling r = {{"", 0}, 1, dw_gguf_find_tensor(g, "rope_freqs.weight")};
-    char key[96];
-    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
-    dw_gguf_str(g, key, &r.type, NULL);
-    snprintf(key, sizeof key, "%s.rope.scaling.factor", arch);
-    dw_gguf_f32(g, key, &r.factor, NULL);
-    return r;
-}
+// A factor for each frequency (Llama 3).
+static bool scales_by_frequency(const dw_model *m) { return dw_gguf_find_tensor(m->gguf, "rope_freqs.weight"); }
 
 typedef struct gate {
     dw_str rule;
@@ -153,14 +140,9 @@ static void print_layers(const char *what, const int *v, int n) {
 
 static void print_rope(const dw_model *m) {
     const dw_hparams *hp = dw_model_hparams(m);
-    const rope_scaling r = rope_scaling_of(m);
     printf("%-18s%g", "rope base", (double)hp->rope_base);
-    if (r.type.len) {
-        printf(", ");
-        inspect_text(r.type, 0);
-        printf(" scaling by %g", (double)r.factor);
-    }
-    if (r.by_frequency) printf(", a factor for each frequency (Llama 3)");
+    if (m->rope_scaling) printf(", %s scaling by %g", m->rope_scaling, (double)m->rope_factor);
+    if (scales_by_frequency(m)) printf(", a factor for each frequency (Llama 3)");
     printf("\n%-18s%g\n", "norm epsilon", (double)hp->norm_eps);
 }
 
@@ -218,6 +200,25 @@ static void print_tensors(const dw_gguf *g) {
     }
 }
 
+/* As many digits as the number needs. */
+static void print_number(const dw_kv *kv, size_t i) {
+    const double x = dw_kv_number(kv, i);
+    const uint64_t bits = kv->type == DW_KV_U64 || kv->type == DW_KV_I64 ? dw_le64(kv->data + 8 * i) : 0;
+    const bool is_f32 = kv->type == DW_KV_F32, is_real = is_f32 || kv->type == DW_KV_F64;
+    char text[40];
+    int digits = 6;
+    do snprintf(text, sizeof text, "%.*g", digits, x);
+    while (digits++ < 17 && (is_f32 ? (double)strtof(text, NULL) : strtod(text, NULL)) != x && !isnan(x));
+    if (kv->type == DW_KV_U64)
+        printf("%" PRIu64, bits);
+    else if (kv->type == DW_KV_I64)
+        printf("%" PRId64, (int64_t)bits);
+    else if (is_real)
+        printf("%s", text);
+    else
+        printf("%.0f", x);
+}
+
 static void print_keys(const dw_gguf *g) {
     printf("key\tcount\tvalue\n");
     for (size_t i = 0; i < dw_gguf_n_kv(g); i++) {
@@ -227,7 +228,8 @@ static void print_keys(const dw_gguf *g) {
         for (size_t k = 0; k < kv->count && k < INSPECT_ITEMS; k++) {
             if (k) printf(", ");
             if (kv->str) inspect_text(kv->str[k], INSPECT_CHARS);
-            else printf("%g", dw_kv_number(kv, k));
+            else
+                print_number(kv, k);
         }
         printf("%s\n", kv->count > INSPECT_ITEMS ? ", ..." : "");
     }
@@ -329,10 +331,11 @@ static json_t *json_tensors(const dw_gguf *g) {
 
 static void append_step(void *steps, const struct json_t *step) { json_array_append(steps, (json_t *)(uintptr_t)step); }
 
-static json_t *json_lineage(const dw_gguf *g) {
+static json_t *json_lineage(const dw_gguf *g, dw_err *err) {
     json_t *steps = json_array();
-    lineage_steps(g, append_step, steps, NULL);
-    return steps;
+    if (!lineage_steps(g, append_step, steps, err)) return steps;
+    json_decref(steps);
+    return NULL;
 }
 
 /* null where it is no UTF-8. */
@@ -342,10 +345,10 @@ static json_t *json_text(dw_str text) {
 }
 
 static json_t *json_rope_scaling(const dw_model *m) {
-    const rope_scaling r = rope_scaling_of(m);
-    if (!r.type.len && !r.by_frequency) return json_null();
-    return json_pack("{s:o, s:f, s:b}", "type", r.type.len ? json_text(r.type) : json_null(), "factor",
-                     (double)r.factor, "by_frequency", r.by_frequency);
+    const bool by_frequency = scales_by_frequency(m);
+    if (!m->rope_scaling && !by_frequency) return json_null();
+    return json_pack("{s:s?, s:f, s:b}", "type", m->rope_scaling, "factor", (double)m->rope_factor, "by_frequency",
+                     by_frequency);
 }
 
 static json_t *json_gate(const dw_model *m) {
@@ -370,6 +373,8 @@ static int print_json(const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     const dw_gguf *g = dw_model_gguf(m);
     int n_cold[DW_MAX_LAYERS];
+    json_t *steps = json_lineage(g, err);
+    if (!steps) return -1;
     json_t *j = json_pack("{s:o, s:s, s:s, s:I, s:f, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:o, s:f}", "name",
                           json_text(name_of(g)), "arch", hp->arch, "activation", dw_model_activation(m), "file_bytes",
                           (json_int_t)dw_gguf_file_bytes(g), "bits_per_weight", bits_per_weight(m), "params",
@@ -386,7 +391,7 @@ static int print_json(const dw_model *m, dw_err *err) {
     json_object_set_new(j, "n_head_kv", json_ints(hp->n_head_kv, hp->n_layer));
     json_object_set_new(j, "gate", json_gate(m));
     json_object_set_new(j, "types", json_types(g));
-    json_object_set_new(j, "lineage", json_lineage(g));
+    json_object_set_new(j, "lineage", steps);
     if (o.tensors) json_object_set_new(j, "tensors", json_tensors(g));
     json_dumpf(j, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
     putchar('\n');
@@ -412,6 +417,7 @@ int main(int argc, char **argv) {
     }
     if ((o.tensors && !o.json) + o.keys + o.lineage + o.verify + o.json > 1)
         die_usage("give one of --tensors, --keys, --lineage, --verify, --json");
+    if (o.inputs.n && !o.verify) die_usage("--inputs is for --verify");
     dw_model *m = dw_model_open(path, &err);
     if (!m && is_other_file(path)) {
         err = (dw_err){0};

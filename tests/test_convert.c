@@ -318,6 +318,8 @@ static void yarn_magnitude(void) {
         float written = 1;
         dw_gguf_f32(g, "qwen2.rope.scaling.attn_factor", &written, &err);
         CHECK(fabs((double)written * by_factor - forms[i].magnitude) < 1e-6, "%s: %g", forms[i].more, (double)written);
+        CHECK(!test_run("deadwood-inspect %s", out_path(&f)) && strstr(test_run_output(), ", yarn scaling by 4\n"),
+              "%s", test_run_output());
         dw_gguf_close(g);
     }
 }

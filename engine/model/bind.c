@@ -191,10 +191,13 @@ static int read_rope_scaling(dw_model *m, const keys *k) {
         dw_gguf_str(k->g, key_name(k, "rope.scaling.type", key), &type, k->err) < 0)
         return -1;
     if (factor == 0) factor = 1; // as in llama.cpp
+    m->rope_factor = factor;
     if (dw_str_is(type, "yarn")) {
+        m->rope_scaling = "yarn";
         yarn_factors(m, factor, n_ctx_original);
         m->rope_magnitude *= 1 + 0.1f * logf(factor);
     } else if (dw_str_is(type, "linear")) {
+        if (factor != 1) m->rope_scaling = "linear";
         for (int i = 0; i < n_pair; i++) m->rope_factors[i] = factor;
     } else if (!dw_str_is(type, "none")) {
         return dw_fail(k->err, "rope scaling '%.*s' is not supported", (int)(type.len < 40 ? type.len : 40), type.ptr);

@@ -116,13 +116,11 @@ static int place(const dw_session *s, const dw_batch *b, int i, start where, int
 
 static bool is_wanted(const dw_batch *b, int i) { return b->out ? b->out[i] != 0 : i == b->n_tokens - 1; }
 
-static void begin_batch(dw_session *s) { memset(s->begun, 0, (size_t)s->o.n_seq * sizeof *s->begun); }
-
 /* Ends of the sequences before a batch: the current ones, or 0 if only layers are run. */
 static void begin_ends(dw_session *s, start where) {
     if (where == ANYWHERE) memset(s->next_past, 0, (size_t)s->o.n_seq * sizeof *s->next_past);
     else memcpy(s->next_past, s->n_past, (size_t)s->o.n_seq * sizeof *s->n_past);
-    begin_batch(s);
+    memset(s->begun, 0, (size_t)s->o.n_seq * sizeof *s->begun);
 }
 
 /* The whole batch is checked before anything moves. */
@@ -140,22 +138,24 @@ static int check_batch(dw_session *s, const dw_batch *b, start where, dw_err *er
                : dw_fail(err, "the batch asks for %d output rows, the session keeps %d", n_out, s->o.n_out);
 }
 
-/* Layers first .. end - 1 of a checked batch, in passes of at most n_batch tokens; whether tokens are embedded before them,
+/* Layers first .. end - 1 of a batch, in passes of at most n_batch tokens; whether tokens are embedded before them,
  * and whether wanted rows are kept for the head after them. */
 typedef struct range {
     int first, end;
     bool embeds, gives_rows;
 } range;
 
-static int run_passes(dw_session *s, const dw_batch *b, range r, int *ends, float *x, dw_err *err) {
+static int run_passes(dw_session *s, const dw_batch *b, range r, start where, float *x, dw_err *err) {
     const size_t d = (size_t)s->net.hp.n_embd;
-    const start where = ends == s->n_past ? AT_MOST_PAST : ANYWHERE;
+    if (check_batch(s, b, where, err)) return -1;
+    begin_ends(s, where);
     if (r.gives_rows) s->n_hidden = 0;
     for (int from = 0; from < b->n_tokens; from += s->o.n_batch) {
         const int left = b->n_tokens - from, n = left < s->o.n_batch ? left : s->o.n_batch;
         int n_rows = 0;
         for (int i = 0; i < n; i++) {
-            if (place(s, b, from + i, where, ends, &s->pos[i], err)) return -1; // cannot fail: the batch was checked
+            if (place(s, b, from + i, where, s->next_past, &s->pos[i], err))
+                return -1; // cannot fail: the batch was checked
             s->token[i] = b->token ? b->token[from + i] : 0;
             s->seq[i] = b->seq ? b->seq[from + i] : 0;
             if (r.gives_rows && is_wanted(b, from + i)) s->wanted[n_rows++] = i;
@@ -177,22 +177,16 @@ static int run_passes(dw_session *s, const dw_batch *b, range r, int *ends, floa
 
 int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err) {
     dw_assert(b->token || !b->n_tokens);
-    if (check_batch(s, b, AT_MOST_PAST, err)) return -1;
-    begin_batch(s);
-    return run_passes(s, b, (range){0, s->net.hp.n_layer, true, true}, s->n_past, NULL, err);
+    if (run_passes(s, b, (range){0, s->net.hp.n_layer, true, true}, AT_MOST_PAST, NULL, err)) return -1;
+    memcpy(s->n_past, s->next_past, (size_t)s->o.n_seq * sizeof *s->n_past);
+    return 0;
 }
 
 /* ---- layers on a residual of the caller ------------------------------------------------------------------------ */
 
-static int run_range(dw_session *s, const dw_batch *b, range r, float *residual, dw_err *err) {
-    if (check_batch(s, b, ANYWHERE, err)) return -1;
-    begin_ends(s, ANYWHERE);
-    return run_passes(s, b, r, s->next_past, residual, err);
-}
-
 int dw_session_embed(dw_session *s, const dw_batch *b, float *residual, dw_err *err) {
     dw_assert(b->token && residual);
-    return run_range(s, b, (range){0, 0, true, false}, residual, err);
+    return run_passes(s, b, (range){0, 0, true, false}, ANYWHERE, residual, err);
 }
 
 /* A predictor of that kind reads hidden values that the layer before computes, and no residual holds them. */
@@ -210,12 +204,12 @@ int dw_session_layers(dw_session *s, const dw_batch *b, int first, int end, floa
     if (first < 0 || first > end || end > s->net.hp.n_layer)
         return dw_fail(err, "layers %d to %d do not exist, the model has %d", first, end - 1, s->net.hp.n_layer);
     if (check_start(s, first, err)) return -1;
-    return run_range(s, b, (range){first, end, false, false}, residual, err);
+    return run_passes(s, b, (range){first, end, false, false}, ANYWHERE, residual, err);
 }
 
 int dw_session_head(dw_session *s, const dw_batch *b, float *residual, dw_err *err) {
     dw_assert(residual);
-    return run_range(s, b, (range){s->net.hp.n_layer, s->net.hp.n_layer, false, true}, residual, err);
+    return run_passes(s, b, (range){s->net.hp.n_layer, s->net.hp.n_layer, false, true}, ANYWHERE, residual, err);
 }
 
 /* ---- outputs --------------------------------------------------------------------------------------------------- */

@@ -795,8 +795,7 @@ static comparison prepare(void) {
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
     c.bytes_per_token = (double)dw_model_bytes_per_token(m);
-    struct stat status;
-    if (!stat(o.model, &status)) c.file_bytes = (double)status.st_size;
+    c.file_bytes = (double)dw_gguf_file_bytes(dw_model_gguf(m));
     if (exp_fill_place(&c.place, &err)) die_err(&err);
     if (o.text)
         take_text(&c, m);
@@ -805,9 +804,9 @@ static comparison prepare(void) {
     dw_model_close(m);
     const size_t all = c.n_ids / (size_t)o.n_ctx;
     c.first_window = o.windows.first ? o.windows.first - 1 : 0;
-    const size_t end = o.windows.last && (size_t)o.windows.last < all ? (size_t)o.windows.last : all;
-    if (end <= (size_t)c.first_window)
-        die("the text has %zu window%s of %d tokens, none of those asked for", all, plural((double)all), o.n_ctx);
+    const size_t end = o.windows.last ? (size_t)o.windows.last : all;
+    if (end > all || end <= (size_t)c.first_window)
+        die("the text has %zu window%s of %d tokens, not all of those asked for", all, plural((double)all), o.n_ctx);
     if (c.n_ids < (size_t)o.prefill)
         die("the text has %zu token%s, --prefill wants %d", c.n_ids, plural((double)c.n_ids), o.prefill);
     c.n_windows = (int)(end - (size_t)c.first_window);

@@ -20,6 +20,7 @@ failed() {
 }
 failed 'the prompt is empty' generate -p - </dev/null
 printf 'a\377b' | failed 'the prompt on standard input is not a text in UTF-8' generate -p -
+failed 'the prompt is not a text in UTF-8' generate -p "$(printf 'a\377b')"
 failed 'tokens, the context 4 positions; give a larger one with -c' generate -c 4 -p 'one two three four five six seven'
 
 # A context that is full says so; a text that the model ends does not.

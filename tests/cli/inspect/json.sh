@@ -7,3 +7,14 @@ for part in '"name":"' '"activation":"silu"' '"bits_per_weight":' '"rope_scaling
 done
 deadwood inspect gated.gguf --json | grep -q '"gate":{"rule":"[a-z-]*","group":32,"layers":4,"kept_dense":0,"with_predictors":0}'
 deadwood inspect gated.gguf | grep -q '^gate .*, groups of 32, in 4 layers, 0 of them kept dense, 0 with predictors$'
+
+# Integers have all their digits, and a lineage that cannot be read is an error, not an empty one.
+deadwood inspect m.gguf --json | grep -q '"lineage":\[{"tool":"synth"'
+perl -pe 's/\{"tool":"synth"/["tool":"synth"/' m.gguf >damaged.gguf
+status=0
+deadwood inspect damaged.gguf --json >out 2>err || status=$?
+test $status = 1
+test ! -s out
+grep -q "'damaged.gguf': 'deadwood.lineage' is not valid JSON" err
+perl -pe 's/(qwen2\.context_length\x04\0\0\0)..../$1 . pack("V", 1234567)/se' m.gguf >long.gguf
+deadwood inspect long.gguf --keys | grep -q "^qwen2.context_length	1	1234567$"

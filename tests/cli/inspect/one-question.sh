@@ -11,3 +11,7 @@ deadwood inspect m.gguf --json --tensors | grep -q '"tensors":'
 status=0
 deadwood inspect m.gguf --verify >out 2>err || status=$?
 test $status = 1 # no inputs: nothing was verified
+status=0
+deadwood inspect m.gguf --inputs . >out 2>err || status=$?
+test $status = 2
+grep -q -e '--inputs is for --verify' err
