@@ -1,5 +1,6 @@
 /* bandwidth.c - reading memory, /proc/stat, medians. */
 #include "experiments/bandwidth.h"
+#include "measure/statistics.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,14 +10,9 @@
 
 /* ---- medians ----------------------------------------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 exp_spread exp_spread_of(double *x, size_t n) {
     if (!n) return (exp_spread){0, 0, 0};
-    qsort(x, n, sizeof *x, by_value);
+    measure_sort(x, n);
     return (exp_spread){n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2, x[0], x[n - 1]};
 }
 

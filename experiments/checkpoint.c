@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
@@ -371,8 +370,7 @@ static int fail_without_config(const char *folder, dw_err *err) {
 int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
     *c = (checkpoint){.folder = folder};
     if (dw_is_gguf(folder)) return dw_fail(err, "'%s' is a GGUF file already; requant changes its types", folder);
-    struct stat st;
-    if (!stat(folder, &st) && !S_ISDIR(st.st_mode))
+    if (dw_file_exists(folder) && !dw_is_folder(folder))
         return dw_fail(err, "'%s' is no folder; give the checkpoint's folder, in which config.json and the weights are",
                        folder);
     int rc = -1;

@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 int exp_child_start(exp_child *c, void (*live)(const void *ctx, int line), const void *ctx, dw_err *err) {
     int line[2];
@@ -16,7 +18,9 @@ int exp_child_start(exp_child *c, void (*live)(const void *ctx, int line), const
         return dw_fail(err, "cannot make a socket to a child process: %s", strerror(errno));
     const pid_t parent = getpid(), pid = fork();
     if (!pid) {
+#ifdef __linux__
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
         close(line[0]);
         if (getppid() == parent) live(ctx, line[1]);
         _exit(0); // no destructors: threads of libraries may still sleep

@@ -256,10 +256,8 @@ static bool is_file(const char *path) {
 }
 
 static int check_folders(dw_err *err) {
-    struct stat st;
     for (size_t i = 0; i < o.inputs.n; i++)
-        if (stat(o.inputs.item[i], &st) || !S_ISDIR(st.st_mode))
-            return dw_fail(err, "--inputs: there is no folder '%s'", o.inputs.item[i]);
+        if (!dw_is_folder(o.inputs.item[i])) return dw_fail(err, "--inputs: there is no folder '%s'", o.inputs.item[i]);
     return 0;
 }
 

@@ -5,10 +5,11 @@
  * Every clock runs inside of the measuring threads, behind a barrier; a rate of several threads is the sum of
  * theirs. */
 #include "experiments/bandwidth.h"
-#include "experiments/peer/runner.h"
 #include "experiments/peaks.h"
+#include "experiments/peer/runner.h"
 #include "kit/options.h"
 #include "kit/talk.h"
+#include "measure/statistics.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -272,11 +273,6 @@ static void meet(void *arg, int ith, int n) {
     }
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Nanoseconds in the unit that fits their median. */
 static void print_times(const char *what, const char *variant, int threads, double *ns, const exp_watch *begin) {
     static const struct { const char *name; double ns; } units[] = {{"s", 1e9}, {"ms", 1e6}, {"us", 1e3}, {"ns", 1}};
@@ -296,7 +292,7 @@ static void measure_meeting(meeting *m, const char *kind, const char *company) {
         dw_pool_run(m->pool, meet, m);
         double sum = 0;
         for (int i = 0; i < m->n_rounds; i++) sum += m->round_s[i];
-        qsort(m->round_s, (size_t)m->n_rounds, sizeof *m->round_s, by_value);
+        measure_sort(m->round_s, (size_t)m->n_rounds);
         mean[repeat] = 1e9 * sum / m->n_rounds;
         p99[repeat] = 1e9 * m->round_s[m->n_rounds / 100 * 99];
     }

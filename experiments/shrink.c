@@ -231,18 +231,13 @@ static int read_texts(shrink *s, dw_err *err) {
 
 enum { MAX_WORDS = 24 };
 
-static void end_by(int sig) {
-    signal(sig, SIG_DFL);
-    raise(sig);
-}
-
 /* Runs deadwood-NAME and reads what it writes; its exit status, or -1.  free(*said). */
 static int ask_program(const char *name, const char *const *argv, char **said, dw_err *err) {
     char *path = programs_path(name, err);
     if (!path) return err->text[0] ? -1 : dw_fail(err, "there is no program deadwood-%s", name);
     const int status = children_ask(path, (char *const *)argv, said, err);
     free(path);
-    if (children_signal()) end_by(children_signal());
+    if (children_signal()) children_end_by(children_signal());
     return status;
 }
 
@@ -557,7 +552,7 @@ static int run_program(const char *name, const char *const *word, int out, dw_er
     free(path);
     if (rc) return err->text[0] ? -1 : dw_fail(err, "deadwood-%s ended, and how is not known", name);
     const int sig = children_signal() ? children_signal() : WIFSIGNALED(end.status) ? WTERMSIG(end.status) : 0;
-    if (sig) end_by(sig);
+    if (sig) children_end_by(sig);
     return WIFEXITED(end.status) ? WEXITSTATUS(end.status) : dw_fail(err, "deadwood-%s was killed", name);
 }
 

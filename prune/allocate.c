@@ -1,5 +1,6 @@
 /* allocate.c - rules for the widths, and the choice of neurons within a layer. */
 #include "prune/allocate.h"
+#include "measure/statistics.h"
 #include "prune/search.h"
 
 #include "model/model.h"
@@ -309,11 +310,6 @@ typedef struct queue {
     double next;   // their mean score
 } queue;
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* The groups that go next are as many as bring the width to a multiple of the unit. */
 static void look_ahead(const prune_task *t, queue *q, int l) {
     const int per_unit = t->unit / t->group, n_group = width(t, l) / t->group, over = q->n_left % per_unit;
@@ -374,7 +370,7 @@ static int fill_queue(const prune_task *t, queue *q, int l, make_comparable *com
     if (!q->score) return -1;
     memcpy(q->score, t->score[l], n * sizeof(double));
     comparable(t, l, q->score, n);
-    qsort(q->score, n, sizeof(double), by_value);
+    measure_sort(q->score, n);
     look_ahead(t, q, l);
     return 0;
 }

@@ -159,6 +159,7 @@ int dw_map_file(dw_map *map, const char *path, dw_err *err);
 void dw_unmap(dw_map *map);
 
 bool dw_file_exists(const char *path);
+bool dw_is_folder(const char *path);
 size_t dw_file_bytes(const char *path);                             // 0: it is not there, or no regular file
 bool dw_file_begins(const char *path, const void *magic, size_t n); // a regular file that begins with these bytes
 const char *dw_file_kind(unsigned mode);    // st_mode in words, for messages: "a FIFO"

@@ -172,6 +172,11 @@ void dw_unmap(dw_map *map) {
 
 bool dw_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+bool dw_is_folder(const char *path) {
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
 size_t dw_file_bytes(const char *path) {
     dw_stamp stamp;
     return dw_stamp_of(path, &stamp) ? 0 : (size_t)stamp.size;

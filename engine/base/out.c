@@ -103,10 +103,7 @@ static int length_before_tail(const char *path) {
 
 static char *temporary_name(const char *path, dw_err *err) {
     uint64_t number;
-    ssize_t n;
-    do n = getrandom(&number, sizeof number, 0);
-    while (n < 0 && errno == EINTR);
-    if (n != sizeof number)
+    if (getentropy(&number, sizeof number))
         return dw_fail(err, "cannot name a temporary file for '%s': %s", path, strerror(errno)), NULL;
     return dw_format(err, "%.*s.dw%016llx%s", length_before_tail(path), path, (unsigned long long)number, ending);
 }
@@ -169,16 +166,21 @@ static int check_path(const dw_out *out, dw_err *err) {
 /* Where files cannot be locked, nobody can lock them to remove them.  False: another process holds the lock. */
 static bool lock(int fd) { return !flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK; }
 
-/* A lock (fcntl) that those of flock do not see. */
+/* A lock (fcntl) that those of flock do not see.  Where there is none, nobody can test it either. */
+#ifdef F_OFD_SETLK
 static void lock_aside(int fd) {
     struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    (void)fcntl(fd, F_OFD_SETLK, &l); // where this fails nobody can test it either
+    (void)fcntl(fd, F_OFD_SETLK, &l);
 }
 
 static bool is_locked_aside(int fd) {
     struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     return !fcntl(fd, F_OFD_GETLK, &l) && l.l_type != F_UNLCK;
 }
+#else
+static void lock_aside(int fd) { (void)fd; }
+static bool is_locked_aside(int fd) { return (void)fd, false; }
+#endif
 
 bool dw_out_remove_left(const char *path) {
     struct stat st;

@@ -10,7 +10,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum {
     MAX_HEADER = 100000000, // the format's own limit
@@ -302,11 +301,6 @@ static int open_index(kit_safetensors *st, const char *folder, const char *index
     return rc ? dw_fail(err, "'%s': %s", index, why.text) : 0;
 }
 
-static bool is_folder(const char *path) {
-    struct stat s;
-    return !stat(path, &s) && S_ISDIR(s.st_mode);
-}
-
 static int open_folder(kit_safetensors *st, const char *folder, dw_err *err) {
     char *one = dw_format(err, "%s/model.safetensors", folder);
     char *index = dw_format(err, "%s/model.safetensors.index.json", folder);
@@ -327,8 +321,8 @@ static int open_folder(kit_safetensors *st, const char *folder, dw_err *err) {
 kit_safetensors *kit_safetensors_open(const char *path, dw_err *err) {
     kit_safetensors *st = dw_alloc(1, sizeof *st, "a safetensors file", err);
     if (!st) return NULL;
-    const bool ok = is_folder(path) ? !open_folder(st, path, err)
-                                    : !add_shard(st, path, path, NULL, err) && !join_shards(st, path, err);
+    const bool ok = dw_is_folder(path) ? !open_folder(st, path, err)
+                                       : !add_shard(st, path, path, NULL, err) && !join_shards(st, path, err);
     if (ok) return st;
     kit_safetensors_close(st);
     return NULL;

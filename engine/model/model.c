@@ -2,13 +2,11 @@
 #include "model/model.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <string.h>
 
 /* A folder is what checkpoints are, so it gets the command that makes a model file of it. */
 static int check_no_folder(const char *path, dw_err *err) {
-    struct stat st;
-    if (stat(path, &st) || !S_ISDIR(st.st_mode)) return 0;
+    if (!dw_is_folder(path)) return 0;
     return dw_fail(err, "'%s' is a folder; make a model file of it: deadwood convert %s -o M.gguf", path, path);
 }
 

@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static int open_text(score_file *t, const char *path, dw_err *err) {
     dw_sha256 h;
@@ -53,9 +52,7 @@ static int find_leaks(score_entrant *c, const score_run *r, dw_err *err) {
 }
 
 static int open_live(score_entrant *c, const score_run *r, dw_err *err) {
-    struct stat st;
-    const bool is_folder = !stat(c->path, &st) && S_ISDIR(st.st_mode); // dw_model_open says what to do with it
-    if (!is_folder && !dw_is_gguf(c->path))
+    if (!dw_is_folder(c->path) && !dw_is_gguf(c->path)) // of a folder dw_model_open says what to do with it
         return dw_fail(err, "'%s' is neither a model (GGUF) nor stored predictions", c->path);
     c->model = dw_model_open(c->path, err);
     if (!c->model || lineage_check(dw_model_gguf(c->model), err)) return -1;

@@ -48,6 +48,11 @@ void children_on_signals(void) {
 
 int children_signal(void) { return received; }
 
+void children_end_by(int sig) {
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
 static void block(sigset_t *old) {
     sigset_t set;
     sigemptyset(&set);

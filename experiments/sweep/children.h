@@ -19,6 +19,7 @@ typedef struct child_end {
 
 void children_on_signals(void); // from now on
 int children_signal(void);      // which came, 0: none
+void children_end_by(int sig);  // ends this program by the signal, as if it had no handler
 
 /* Runs a program; what it prints goes to the file `log`, which begins with the line `heading`.  -1 on failure. */
 pid_t children_start(const char *program, char *const *argv, const char *log, const char *heading, dw_err *err);

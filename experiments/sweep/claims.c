@@ -377,7 +377,6 @@ static int make_presence(claims *c, const char *grid_sha256, dw_err *err) {
 
 claims *claims_open(const char *folder, const char *grid_sha256, int *n_others, dw_err *err) {
     claims *c = dw_alloc(1, sizeof *c, "claims", err);
-    struct stat st;
     if (!c) return NULL;
     *n_others = 0;
     name_process(c);
@@ -385,7 +384,7 @@ claims *claims_open(const char *folder, const char *grid_sha256, int *n_others, 
     int rc = c->folder ? 0 : -1;
     if (!rc && mkdir(c->folder, 0777) && errno != EEXIST)
         rc = dw_fail(err, "cannot make the folder '%s': %s", c->folder, strerror(errno));
-    if (!rc && (stat(c->folder, &st) || !S_ISDIR(st.st_mode))) rc = dw_fail(err, "'%s' is no folder", c->folder);
+    if (!rc && !dw_is_folder(c->folder)) rc = dw_fail(err, "'%s' is no folder", c->folder);
     if (!rc && (make_presence(c, grid_sha256, err) || look_around(c, grid_sha256, n_others, err))) rc = -1;
     if (!rc) return c;
     claims_close(c);

@@ -21,10 +21,9 @@ const char sweep_comment[] = "# sweep of the grid '";
 char *folder_path(const sweep *s, const char *name, dw_err *err) { return dw_format(err, "%s/%s", s->dir, name); }
 
 static int make_folder(const char *path, dw_err *err) {
-    struct stat st;
     if (mkdir(path, 0777) && errno != EEXIST)
         return dw_fail(err, "cannot make the folder '%s': %s", path, strerror(errno));
-    return !stat(path, &st) && S_ISDIR(st.st_mode) ? 0 : dw_fail(err, "'%s' is no folder", path);
+    return dw_is_folder(path) ? 0 : dw_fail(err, "'%s' is no folder", path);
 }
 
 /* Makes the folders above the last name of a path. */
@@ -73,8 +72,7 @@ static int check_copy(const sweep *s, const char *path, const char *line, dw_err
 }
 
 int folder_check(const sweep *s, dw_err *err) {
-    struct stat st;
-    if (!stat(s->dir, &st) && !S_ISDIR(st.st_mode)) return dw_fail(err, "'%s' is no folder", s->dir);
+    if (dw_file_exists(s->dir) && !dw_is_folder(s->dir)) return dw_fail(err, "'%s' is no folder", s->dir);
     char *table = folder_path(s, "rows.tsv", err), *copy = folder_path(s, "grid", err), *line = NULL;
     int rc = table && copy ? 0 : -1;
     dw_err why = {0};

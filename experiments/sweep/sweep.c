@@ -185,11 +185,6 @@ static void close_sweep(sweep *s) {
     free(s->peak);
 }
 
-static void end_by(int sig) {
-    signal(sig, SIG_DFL);
-    raise(sig);
-}
-
 /* Runs all jobs and writes the table; returns the signal that ended it, 0: none, or -1. */
 static int run(sweep *s, dw_err *err) {
     judge_counts counts = {0};
@@ -223,7 +218,7 @@ int main(int argc, char **argv) {
     close_sweep(&s);
     free(dir);
     if (rc < 0) die_err(&err);
-    if (rc) end_by(rc);
+    if (rc) children_end_by(rc);
     if (n_failed_files && !n_failed)
         die("%zu file%s could not be made; the log says why, and the same command tries again", n_failed_files,
             plural((double)n_failed_files));
