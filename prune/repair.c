@@ -107,29 +107,3 @@ int repair_least_squares(const repair_task *t, float *out, damping *info, dw_poo
     release(&f);
     return rc;
 }
-
-/* tr(D C D^T) for D = V - V' with zeros in V' for removed neurons. */
-int repair_error(const repair_task *t, const float *v_new, double *error, dw_pool *pool, dw_err *err) {
-    const size_t n = (size_t)t->gram->n, d = (size_t)t->d;
-    double *delta = dw_alloc(n, d * sizeof *delta, "an error of down", err); // (n, d)
-    double *c = dw_alloc(n, n * sizeof *c, "a Gram matrix", err),
-           *x = dw_alloc(n, d * sizeof *x, "an error of down", err);
-    *error = 0;
-    if (delta && c && x) {
-        for (size_t r = 0; r < d; r++) {
-            for (size_t j = 0; j < n; j++) delta[j * d + r] = (double)t->v[r * n + j];
-            for (size_t s = 0; s < (size_t)t->n_keep; s++)
-                delta[(size_t)t->keep[s] * d + r] -= (double)v_new[r * (size_t)t->n_keep + s];
-        }
-        for (size_t i = 0; i < n; i++)
-            for (size_t k = 0; k < n; k++) c[i * n + k] = kit_gram_at(t->gram, (int)i, (int)k) / t->n_tokens;
-        spd_multiply(
-            &(spd_product){
-                .a = c, .b = delta, .c = x, .lda = n, .ldb = d, .m = (int)n, .n = t->d, .k = (int)n, .alpha = 1},
-            pool);
-        for (size_t i = 0; i < n * d; i++) *error += delta[i] * x[i];
-    }
-    const bool ok = delta && c && x;
-    free(delta), free(c), free(x);
-    return ok ? 0 : -1;
-}

@@ -27,7 +27,4 @@ typedef struct repair_task {
 /* out: (d, n_keep).  info may be NULL. */
 int repair_least_squares(const repair_task *t, float *out, damping *info, dw_pool *pool, dw_err *err);
 
-/* E||V a - V' a_S||^2 a token, the error of the layer's output on the tokens of the Gram matrix; v_new: (d, n_keep). */
-int repair_error(const repair_task *t, const float *v_new, double *error, dw_pool *pool, dw_err *err);
-
 #endif

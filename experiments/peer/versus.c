@@ -712,8 +712,10 @@ static void compare_perplexity(const comparison *c) {
 
 #if defined(__aarch64__)
 #define PLATFORM "linux-arm64"
+#define PACKAGE_SHA256 "" // not known
 #else
 #define PLATFORM "linux-x64"
+#define PACKAGE_SHA256 "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0"
 #endif
 
 static void run_program(const char *const *argv, const char *missing) {
@@ -727,6 +729,16 @@ static void run_program(const char *const *argv, const char *missing) {
         die("'%s' failed; its message stands above", argv[0]);
 }
 
+/* These libraries run in this process, so they must be those that the project knows. */
+static void check_package(const char *tarball) {
+    char sha256[65];
+    dw_err err = {0};
+    if (dw_sha256_file(tarball, sha256, &err)) die_err(&err);
+    if (*PACKAGE_SHA256 && strcmp(sha256, PACKAGE_SHA256))
+        die("'%s' is another file than expected: sha256 %s, not " PACKAGE_SHA256 "; remove it and do not use it",
+            tarball, sha256);
+}
+
 static void fetch(void) {
     char tarball[4096];
     snprintf(tarball, sizeof tarball, "%s/node-llama-cpp-" PLATFORM "-" PACKAGE_VERSION ".tgz", o.fetch);
@@ -735,6 +747,7 @@ static void fetch(void) {
     run_program((const char *const[]){"npm", "pack", "--silent", "--pack-destination", o.fetch,
                                       "@node-llama-cpp/" PLATFORM "@" PACKAGE_VERSION, NULL},
                 "cannot find 'npm', which fetches upstream's libraries; install it (Debian: apt-get install npm)");
+    check_package(tarball);
     run_program((const char *const[]){"tar", "-xzf", tarball, "-C", o.fetch, NULL}, "cannot find 'tar'");
     printf("%s/package/bins/" PLATFORM "\n", o.fetch);
 }
