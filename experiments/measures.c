@@ -522,6 +522,7 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
         snprintf(r->nominal_bits, sizeof r->nominal_bits, "%.4g", (double)nominal);
     fill_gate(r, m);
     if (lineage_steps(g, fill_step, &(history){.r = r}, err)) return -1;
+    if (dw_gguf_find(g, LINEAGE_BY_UPSTREAM)) snprintf(r->tool, sizeof r->tool, "versus"); // --quantize
     count_heads(r, dw_model_hparams(m));
     fill_types(r, g);
     return 0;

@@ -175,6 +175,14 @@ static int copy_steps(lineage *l, const dw_gguf *parent, dw_err *err) {
     return found < 0 ? -1 : 0;
 }
 
+static int add_upstream(lineage *l, const dw_gguf *parent, dw_err *err) {
+    char text[256];
+    dw_str by = {0};
+    if (!parent || dw_gguf_str(parent, LINEAGE_BY_UPSTREAM, &by, NULL) <= 0) return 0;
+    dw_show(text, sizeof text, by.ptr, by.len);
+    return lineage_fact(l, "parent_quantized_by", text, err);
+}
+
 lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err) {
     if (check_args(program->rows, err) || (parent && check_text(dw_gguf_path(parent), err))) return NULL;
     lineage *l = dw_alloc(1, sizeof *l, "the lineage", err);
@@ -191,7 +199,7 @@ lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *
     rc |= json_object_set_new(l->step, "inputs", l->inputs);
     rc |= json_object_set_new(l->step, "texts", l->texts);
     if (rc) fail_memory(err);
-    if (!rc && !copy_steps(l, parent, err)) return l;
+    if (!rc && !copy_steps(l, parent, err) && !add_upstream(l, parent, err)) return l;
     lineage_free(l);
     return NULL;
 }
@@ -390,6 +398,7 @@ int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
         }
         steps[n] = (dw_str){last, n_last};
         dw_gguf_set_strs(w, key, steps, n + 1);
+        dw_gguf_unset(w, LINEAGE_BY_UPSTREAM);
     }
     const int rc = steps ? 0 : -1;
     json_decref(read_back);
@@ -559,6 +568,14 @@ static int put_step(FILE *to, const dw_gguf *g, const dw_kv *steps, size_t i, dw
     return ok ? 0 : -1;
 }
 
+static void put_upstream(FILE *to, const dw_gguf *g) {
+    char text[256];
+    dw_str by;
+    if (dw_gguf_str(g, LINEAGE_BY_UPSTREAM, &by, NULL) <= 0) return;
+    dw_show(text, sizeof text, by.ptr, by.len);
+    fprintf(to, "# after these commands upstream quantized the file: %s\n", text);
+}
+
 char *lineage_commands(const dw_gguf *g, dw_err *err) {
     const dw_kv *steps;
     if (find_steps(g, &steps, err) <= 0) return NULL;
@@ -567,6 +584,7 @@ char *lineage_commands(const dw_gguf *g, dw_err *err) {
     int rc = 0;
     FILE *f = begin_text(&lines, &size);
     for (size_t i = 0; i < steps->count && !rc; i++) rc = put_step(f, g, steps, i, err);
+    if (!rc) put_upstream(f, g);
     end_text(f);
     if (!rc) return lines;
     free(lines);

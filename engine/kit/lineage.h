@@ -6,6 +6,9 @@
 
 #define LINEAGE_KEY "deadwood.lineage"
 #define LINEAGE_IN_CONFIG "deadwood_lineage"
+/* Key of a file that upstream llama.cpp quantized (versus --quantize) after the last step: "llama.cpp VERSION, TYPE".
+ * The next step stores it as the fact parent_quantized_by. */
+#define LINEAGE_BY_UPSTREAM "deadwood.quantized_by"
 
 /* GGUF key LINEAGE_KEY: an array of strings, one JSON object per step, oldest first:
  *   {"tool": "convert", "version": "0.1", "commit": "0123456789ab", "args": ["mini", "--type", "q8_0"],

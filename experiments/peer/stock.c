@@ -2,6 +2,7 @@
 #include "experiments/peer/stock.h"
 
 #include "kit/imatrix.h"
+#include "kit/lineage.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -37,6 +38,15 @@ typedef struct imatrix_entry { // the list ends with name NULL
     const float *data;
     size_t size;
 } imatrix_entry;
+
+typedef struct llama_model_kv_override { // a key that the new file gets; the list ends with an empty one
+    int32_t tag;
+    char key[128];
+    union {
+        int64_t number;
+        char text[128];
+    };
+} llama_model_kv_override;
 
 typedef struct library {
     void (*ggml_backend_load_all_from_path)(const char *folder);
@@ -83,7 +93,8 @@ static const field ctx_n_ctx = {0, 4, 512}, ctx_n_batch = {4, 4, 2048}, ctx_n_ub
                    ctx_n_seq = {12, 4, 1}, ctx_n_threads = {28, 4, 4}, ctx_n_threads_batch = {32, 4, 4},
                    ctx_flash = {52, 4, -1}, ctx_type_k = {104, 4, 1}, ctx_type_v = {108, 4, 1};
 static const field model_extra_buffers = {74, 1, 1}, model_gpu_layers = {16, 4, -1}, model_load_mode = {24, 4, -1};
-static const field quant_n_threads = {0, 4, 0}, quant_type = {4, 4, 7}, quant_imatrix = {24, 8, 0};
+static const field quant_n_threads = {0, 4, 0}, quant_type = {4, 4, 7}, quant_imatrix = {24, 8, 0},
+                   quant_keys = {32, 8, 0};
 static const char known_version[] = "0.5.0";
 
 static int64_t get(const opaque_params *p, field f) {
@@ -158,7 +169,7 @@ static bool offsets_hold(const stock *s) {
     const field context[] = {ctx_n_ctx,           ctx_n_batch, ctx_n_ubatch, ctx_n_seq, ctx_n_threads,
                              ctx_n_threads_batch, ctx_flash,   ctx_type_k,   ctx_type_v};
     const field model[] = {model_extra_buffers, model_gpu_layers, model_load_mode};
-    const field quant[] = {quant_n_threads, quant_type, quant_imatrix};
+    const field quant[] = {quant_n_threads, quant_type, quant_imatrix, quant_keys};
     const opaque_params c = s->lib.llama_context_default_params(), m = s->lib.llama_model_default_params(),
                         q = s->lib.llama_model_quantize_default_params();
     return !strncmp(s->lib.llama_version(), known_version, strlen(known_version)) &&
@@ -338,9 +349,9 @@ static const struct { const char *name; int number; } file_types[] = {
 };
 // clang-format on
 
-static int file_type(const char *name) {
+static int type_row(const char *name) {
     for (size_t i = 0; i < sizeof file_types / sizeof *file_types; i++)
-        if (!strcasecmp(name, file_types[i].name)) return file_types[i].number;
+        if (!strcasecmp(name, file_types[i].name)) return (int)i;
     return -1;
 }
 
@@ -352,19 +363,34 @@ static imatrix_entry *list_importances(const kit_imatrix *im, dw_err *err) {
     return list;
 }
 
+static llama_model_kv_override text_key(const char *key, const char *text) {
+    enum { TEXT = 3 };
+    llama_model_kv_override k = {.tag = TEXT};
+    snprintf(k.key, sizeof k.key, "%s", key);
+    snprintf(k.text, sizeof k.text, "%s", text);
+    return k;
+}
+
 int stock_quantize(stock *s, const char *in, const char *out, const char *type, const char *imatrix_path, int n_threads,
                    dw_err *err) {
-    const int number = file_type(type);
-    if (number < 0) return dw_fail(err, "upstream quantizes to no type '%s'; try Q4_K_M", type);
+    const int row = type_row(type);
+    if (row < 0) return dw_fail(err, "upstream quantizes to no type '%s'; try Q4_K_M", type);
     if (!s->can_set)
         return dw_fail(err, "upstream %s: where its quantizer's parameters are is not known", stock_version(s));
     kit_imatrix im = {0};
     imatrix_entry *list = NULL;
     int rc = -1;
     if (imatrix_path && (kit_imatrix_read(&im, imatrix_path, err) || !(list = list_importances(&im, err)))) goto done;
+    char how[128];
+    snprintf(how, sizeof how, "llama.cpp %.40s, %s", stock_version(s), file_types[row].name);
+    /* What the file says of itself, since its lineage ends before this step. */
+    const llama_model_kv_override keys[3] = {
+        text_key(LINEAGE_BY_UPSTREAM, how),
+        imatrix_path ? text_key("quantize.imatrix.file", dw_base_name(imatrix_path)) : (llama_model_kv_override){0}};
     opaque_params p = s->lib.llama_model_quantize_default_params();
+    set(&p, quant_keys, (int64_t)(intptr_t)keys);
     set(&p, quant_n_threads, n_threads);
-    set(&p, quant_type, number);
+    set(&p, quant_type, file_types[row].number);
     if (list) set(&p, quant_imatrix, (int64_t)(intptr_t)list);
     s->last_error[0] = 0;
     rc = s->lib.llama_model_quantize(in, out, &p)

@@ -770,6 +770,8 @@ static void quantize(void) {
     if (!rc) rc = dw_out_commit_checked(out, check_quantized, NULL, &err);
     dw_out_free(out);
     if (rc) die_err(&err);
+    say("'%s': %s, quantized by upstream llama.cpp %s", o.out, show_bytes((double)dw_file_bytes(o.out)).text,
+        stock_version(s));
     stock_close(s);
 }
 

@@ -11,6 +11,17 @@ grep -q Q8_0 inspected
 deadwood versus -m m.gguf --quantize IQ4_XS -o other.gguf 2>log || { cat log; exit 1; } # no type of this engine
 test -s other.gguf
 
+# The file says who quantized it, and that importances of texts without a name were used; the next step keeps that.
+head -c 3000 "$ROOT/README.md" >text.txt
+deadwood collect -m m.gguf -f text.txt -c 64 -o im.h5 --export-imatrix im.gguf -q
+deadwood versus -m m.gguf --quantize Q4_0 --imatrix im.gguf -o w.gguf 2>log || { cat log; exit 1; }
+deadwood inspect w.gguf --lineage | grep -q '^# after these commands upstream quantized the file: llama.cpp .*, Q4_0$'
+deadwood score -m w.gguf -f text.txt -c 64 --no-speed -t 1 -q -o rows.tsv >out
+deadwood table rows.tsv --columns tool,leak --format tsv | grep -q '^versus	-$'
+deadwood requant -m w.gguf --type F32 -o f.gguf -q
+deadwood inspect f.gguf --json | grep -q '"parent_quantized_by":"llama.cpp '
+rm text.txt im.* w.gguf f.gguf out rows.tsv*
+
 # Upstream begins the file before it refuses to requantize.
 cp m.gguf kept.gguf
 if deadwood versus -m q.gguf --quantize Q4_0 -o kept.gguf 2>log; then exit 1; fi
