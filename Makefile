@@ -193,17 +193,17 @@ $B/%.1: $B/%
 PUBLIC   := engine/engine.h engine/base/base.h engine/qtypes/qtypes.h engine/formats/formats.h engine/text/tokenizers.h
 
 install: all man  ## PREFIX=/usr/local: programs, man pages, libraries and headers
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man1
-	install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 $(MANUALS) $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 $B/libengine.a $B/libtext.a $(DESTDIR)$(PREFIX)/lib
-	for h in $(PUBLIC); do install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/deadwood/$${h#engine/}; done
+	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/pkgconfig" "$(DESTDIR)$(PREFIX)/share/man/man1"
+	install $(PROGRAMS) "$(DESTDIR)$(PREFIX)/bin"
+	install -m 644 $(MANUALS) "$(DESTDIR)$(PREFIX)/share/man/man1"
+	install -m 644 $B/libengine.a $B/libtext.a "$(DESTDIR)$(PREFIX)/lib"
+	for h in $(PUBLIC); do install -D -m 644 $$h "$(DESTDIR)$(PREFIX)/include/deadwood/$${h#engine/}"; done
 	printf '%s\n' 'Name: deadwood' 'Description: run language models and look inside' 'Version: 0.1' \
-	  'Cflags: -I$(PREFIX)/include/deadwood' 'Libs: -L$(PREFIX)/lib -lengine -lm -lpthread' \
-	  > $(DESTDIR)$(PREFIX)/lib/pkgconfig/deadwood.pc
+	  'Cflags: -I"$(PREFIX)/include/deadwood"' 'Libs: -L"$(PREFIX)/lib" -lengine -lm -lpthread' \
+	  > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/deadwood.pc"
 	printf '%s\n' 'Name: deadwood-text' 'Description: text to token ids and back' 'Version: 0.1' 'Requires: deadwood' \
-	  'Requires.private: libpcre2-8 jansson' 'Libs: -L$(PREFIX)/lib -ltext -lpcre2-8 -ljansson' \
-	  > $(DESTDIR)$(PREFIX)/lib/pkgconfig/deadwood-text.pc
+	  'Requires.private: libpcre2-8 jansson' 'Libs: -L"$(PREFIX)/lib" -ltext -lpcre2-8 -ljansson' \
+	  > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/deadwood-text.pc"
 
 clean:  ## remove what was built
 	rm -rf build build-*

@@ -72,6 +72,8 @@ build=${DEMO_BUILD:-build}
 [ -n "${DEMO_BUILD:-}" ] || make -s -j2 || exit 1
 PATH="$(cd "$build" && pwd):$PATH"
 mkdir -p "$out/made" || exit 1
+exec 9>"$out/lock" || exit 1
+! command -v flock >/dev/null || flock -n 9 || fail "another run works in '$out'; wait for it, or give another folder with OUT=DIR"
 
 # look NAME PATH: what was made of another state of a model is made again; $out/NAME says which state it was.
 look() {
