@@ -277,6 +277,17 @@ static void warn_of_strangers(const inputs *in) {
     dw_set_free(&k.files);
 }
 
+/* A teacher that was made of the student. */
+static void warn_of_swapped(const inputs *in) {
+    kinship k = {{0}};
+    dw_set_add(&k.files, in->model_sha256, strlen(in->model_sha256), NULL);
+    lineage_inputs(dw_model_gguf(in->teacher), look_for_file, &k, NULL);
+    if (k.is_found)
+        warn("'%s' was made of '%s', as its lineage says, and now '%s' learns from it; are -m and -T swapped?",
+             o.teacher, o.model, o.model);
+    dw_set_free(&k.files);
+}
+
 static int open_models(inputs *in, dw_err *err) {
     in->model = dw_model_open(o.model, err);
     in->teacher = in->model ? dw_model_open(o.teacher, err) : NULL;
@@ -290,6 +301,7 @@ static int open_models(inputs *in, dw_err *err) {
     kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     kit_sha256_gguf(dw_model_gguf(in->teacher), in->teacher_sha256);
     warn_of_strangers(in);
+    warn_of_swapped(in);
     return 0;
 }
 

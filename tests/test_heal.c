@@ -473,9 +473,12 @@ static void strangers_are_told(void) {
     } cases[] = {{parent, false}, {rounded, false}, {student, false}, {random_model("tiny-qwen2", "F32", 0), true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         CHECK(!heal(student, cases[i].teacher, "--tokens 64", out), "%s", test_run_output());
-        CHECK(!strstr(test_run_output(), "is that the original?") == !cases[i].told, "%s: %s", cases[i].teacher,
-              test_run_output());
+        CHECK(!strstr(test_run_output(), "is that the original?") == !cases[i].told &&
+                  !strstr(test_run_output(), "swapped"),
+              "%s: %s", cases[i].teacher, test_run_output());
     }
+    CHECK(!heal(parent, student, "--tokens 64", out) && strstr(test_run_output(), "are -m and -T swapped?"), "%s",
+          test_run_output());
 }
 
 /* Two checkpoints that share their tokenizer are strangers. */
@@ -1157,7 +1160,8 @@ static const test_case cases[] = {
      full_disk_keeps_the_checkpoint},
     {"a text too short to hold a window out only teaches; too few held-out windows in all are refused",
      short_texts_only_teach},
-    {"a teacher that the cut was not made of is told; the parent in other types, and itself, are not",
+    {"a teacher that the cut was not made of is told, and one that was made of it; the parent in other types, and "
+     "itself, are not",
      strangers_are_told},
     {"checkpoints that share a tokenizer are no kin for that", tokenizers_are_no_kin},
     {"lineages that name ten thousand files are compared in seconds", many_inputs},

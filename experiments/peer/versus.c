@@ -14,6 +14,7 @@
 #include "kit/progress.h"
 #include "kit/talk.h"
 #include "measure/statistics.h"
+#include "model/model.h"
 #include "text/tokenizers.h"
 
 #include <errno.h>
@@ -803,11 +804,21 @@ static void take_random(comparison *c, int n_vocab) {
     c->bos = -1;
 }
 
+/* What upstream cannot load, or computes as another function. */
+static void check_for_upstream(const dw_model *m) {
+    if (dw_model_is_gated(m)) die("'%s' is gated, and upstream loads no gated models", o.model);
+    if (m->is_in_two_parts) die("'%s' has neurons in two formats, and upstream loads no such models", o.model);
+    if (m->net.act != m->arch->act)
+        warn("'%s' was healed with %s; upstream computes it with %s, so that the two compute different functions",
+             o.model, dw_model_activation(m), dw_acts[m->arch->act].name);
+}
+
 static comparison prepare(void) {
     comparison c = {.n_threads = tool.threads ? tool.threads : dw_cpu_count()};
     dw_err err = {0};
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
+    if (!o.stock_model) check_for_upstream(m);
     c.bytes_per_token = (double)dw_model_bytes_per_token(m);
     c.file_bytes = (double)dw_gguf_file_bytes(dw_model_gguf(m));
     if (exp_fill_place(&c.place, &err)) die_err(&err);
@@ -820,7 +831,9 @@ static comparison prepare(void) {
     c.first_window = o.windows.first ? o.windows.first - 1 : 0;
     const size_t end = o.windows.last ? (size_t)o.windows.last : all;
     if (end > all || end <= (size_t)c.first_window)
-        die("the text has %zu window%s of %d tokens, not all of those asked for", all, plural((double)all), o.n_ctx);
+        die("'%s' has %zu window%s of %d tokens, %s; give a longer text, or a smaller -c",
+            o.text ? o.text : "random text", all, plural((double)all), o.n_ctx,
+            o.windows.last ? "not all of those asked for" : "and one is needed");
     if (c.n_ids < (size_t)o.prefill)
         die("the text has %zu token%s, --prefill wants %d", c.n_ids, plural((double)c.n_ids), o.prefill);
     c.n_windows = (int)(end - (size_t)c.first_window);
