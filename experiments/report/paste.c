@@ -130,12 +130,26 @@ static bool tells_apart(const exp_sheet *s, const exp_heading *h) {
     return false;
 }
 
-/* Conditions stand under the table unless lines could not be told apart without them. */
+/* Whether lines are compared with different bases, which one column of ln ratios does not show. */
+static bool has_several_bases(const exp_sheet *s) {
+    const int column = exp_rows_find(s->rows, "base");
+    const char *first = NULL;
+    for (size_t i = 0; i < s->lines->n && column >= 0; i++) {
+        const char *base = exp_line_text(s->rows, &s->lines->line[i], column);
+        if (!base || !strcmp(base, "-")) continue;
+        if (first && strcmp(first, base)) return true;
+        first = base;
+    }
+    return false;
+}
+
+/* Conditions stand under the table unless lines could not be told apart, or compared, without them. */
 static int add_telling(exp_sheet *s, dw_err *err) {
     for (const exp_heading *h = exp_headings; h->column; h++) {
         const bool is_told = h->role == EXP_CONDITION && !h->usual && strcmp(h->column, "date") &&
                              strcmp(h->column, "commit") && exp_rows_find(s->rows, h->column) >= 0;
-        if (!is_told || !tells_apart(s, h)) continue;
+        const bool is_needed = !strcmp(h->column, "base") && has_several_bases(s);
+        if (!is_told || !(is_needed || tells_apart(s, h))) continue;
         exp_field f;
         if (exp_field_find(&f, s, h->column, err)) return -1;
         memmove(s->field + 2, s->field + 1, (s->n_fields++ - 1) * sizeof f); // after the model
@@ -277,7 +291,7 @@ static void make_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, c
         exp_label(label, &s->labels, line);
         exp_escape(cell, CELL, label);
     } else if (!strcmp(f->heading.column, "verdict") && s->rows->are_results) {
-        exp_escape(cell, CELL, exp_verdict(verdict, s, line) ? verdict : "");
+        exp_escape(cell, CELL, exp_verdict(verdict, s, line) ? verdict : "-");
     } else if (f->of_dense || (f->heading.role == EXP_MEASURE && f->is_number)) {
         number_cell(cell, s, f, line, decimals);
     } else if (!text) {

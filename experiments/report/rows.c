@@ -1,8 +1,9 @@
 /* rows.c - reading rows of results, and choosing among them. */
 #include "experiments/report/rows.h"
 
-#include "experiments/report/headings.h"
 #include "experiments/measures.h"
+#include "experiments/report/headings.h"
+#include "kit/content.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -69,6 +70,8 @@ static int check_numbers(const tsv_table *t, size_t column, const char *path, dw
 static int check_file(const tsv_table *t, const char *path, dw_err *err) {
     static const char mark[] = "# deadwood rows, version ";
     const char *version = strstr(t->comment, mark);
+    if (kit_content_of(path) == KIT_PLAN)
+        return dw_fail(err, "'%s' is a plan, not a table; deadwood inspect shows what is in it", path);
     if (version && atoi(version + strlen(mark)) != VERSION)
         return dw_fail(err, "'%s': rows of version %d, this program reads version %d", path,
                        atoi(version + strlen(mark)), VERSION);
@@ -159,6 +162,15 @@ static int fill_cell(exp_rows *r, size_t row, const char *name, const char *valu
 }
 
 /* The columns of all files, each once; then the variables that are none yet. */
+/* Results of models, or other tables: rows of both have no columns to share. */
+static int check_kinds(const exp_rows *r, const char *const *paths, dw_err *err) {
+    size_t first[2] = {SIZE_MAX, SIZE_MAX};
+    for (size_t f = r->n_files; f-- > 0;) first[is_results(r->file[f].column, r->file[f].n_columns)] = f;
+    if (first[0] == SIZE_MAX || first[1] == SIZE_MAX) return 0;
+    return dw_fail(err, "'%s' holds results of models and '%s' another table; give them apart", paths[first[1]],
+                   paths[first[0]]);
+}
+
 static int unite_columns(exp_rows *r, dw_err *err) {
     new_columns new = {.err = err};
     size_t row = 0;
@@ -334,6 +346,7 @@ int exp_rows_read(exp_rows *r, const char *const *paths, size_t n_paths, dw_err 
         rc = tsv_read(&r->file[r->n_files], paths[r->n_files], err);
         if (!rc) rc = check_file(&r->file[r->n_files], paths[r->n_files], err);
     }
+    if (!rc) rc = check_kinds(r, paths, err);
     if (!rc) rc = unite_columns(r, err);
     if (!rc) rc = unite_cells(r, err);
     if (!rc && !r->n_rows)
