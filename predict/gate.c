@@ -499,7 +499,7 @@ static void check_usage(void) {
     if (o.group && !predict_rule_fits(rule, atoi(o.group)))
         die_usage("--rule %s works on groups of %s, not of %s; give --group", rule->name, rule->groups, o.group);
     if (needs_stats(rule) && !o.stats) die_usage("--rule %s needs statistics of the model: -s stats.h5", rule->name);
-    if (opt_is_given("seed") && (!rule->metric || strcmp(rule->metric, "random")))
+    if (opt_is_given("seed") && !rule->metric) // a grid gives one to static, too, beside random
         die_usage("--rule %s draws nothing; --seed is for --rule random", rule->name);
 }
 

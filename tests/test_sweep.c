@@ -1112,7 +1112,7 @@ static void gates_controlled(void) {
     const char *said = test_run_output();
     CHECK(strstr(said, "by energy and at random in three seeds (steps fixed_gated fixed_score)"), "%s", said);
     CHECK(!strstr(said, "requant"), "rounding is a control of cuts: %s", said);
-    CHECK(count_in(file("log"), "--rule static --activity 0.75") == 1 &&
+    CHECK(count_in(file("log"), "--rule static --seed 1 --activity 0.75") == 1 &&
               count_in(file("log"), "--rule random --seed 3 --activity 0.5") == 1 &&
               count_in(file("log"), "deadwood gate -m ") == 2 + 8,
           "%s", said);
@@ -1121,6 +1121,9 @@ static void gates_controlled(void) {
           test_run_output());
     CHECK(!test_run("grep -c 'control' %s/rows.tsv", file("gates")) && atoi(test_run_output()) >= 8, "%s",
           test_run_output());
+    CHECK(!test_run("deadwood-table %s/rows.tsv --join seed", file("gates")) &&
+              strstr(test_run_output(), "random, activity 0.5 (mean of 3)"),
+          "the seeds of a control are joined: %s", test_run_output());
     CHECK(
         !test_run("deadwood-sweep --help | tr -s '\n ' ' ' | grep 'one that cuts and does not round the uncut model'"),
         "and the help says so");

@@ -17,6 +17,7 @@ struct controls {
     statement *s;
     size_t n, cap;
     bool failed;
+    bool has_random;    // neurons, in seeds
     char *text, *notes; // written so far
     char **row;         // words of copied rows steps, so that none is written twice
     size_t n_row, cap_row;
@@ -329,6 +330,7 @@ static void add_random(controls *c) {
     if (!mark_copies(c)) return;
     const char *seed = free_name(c, "seed", "twin_seed");
     PUT(c, "%s = 1 2 3\n", seed);
+    c->has_random = true;
     NOTE(c, "controls: random neurons in three seeds (steps");
     for (size_t i = 0; i < c->n; i++) {
         if (!c->s[i].copied) continue;
@@ -469,18 +471,16 @@ static void add_rounding(controls *c) {
 
 /* ---- fixed neurons, for gates ------------------------------------------------------------------------------------ */
 
-static const char fixed_rules[] = "static 'random --seed 1' 'random --seed 2' 'random --seed 3'";
-
 /* Whether the size of the gate's groups is a default that the rules of the controls do not have. */
 static bool groups_are_open(const controls *c, const statement *gate) {
     return may_be(c, value_of(gate, "--rule", NULL), "group-max") && !value_of(gate, "--group", NULL);
 }
 
-static void put_fixed(controls *c, const statement *gate) {
+static void put_fixed(controls *c, const statement *gate, const char *seed_name) {
     PUT(c, "fixed_%s :", gate->word[0]);
     for (size_t i = 2; i < gate->n; i++) {
         const bool rule = !strncmp(gate->word[i], "--rule", 6), seed = !strncmp(gate->word[i], "--seed", 6);
-        if (rule) PUT(c, " --rule $fixed");
+        if (rule) PUT(c, " --rule $fixed --seed $%s", seed_name);
         if (rule || seed)
             i += !strchr(gate->word[i], '=');
         else
@@ -518,21 +518,22 @@ static void add_fixed(controls *c) {
     if (has_fixed(c)) return;
     note_hidden(c, "gate", "--rule", "fixed neurons");
     for (size_t i = 0; i < c->n; i++) n += gets_fixed(c, i, true);
-    if (n && is_named(c, "fixed"))
-        NOTE(c, "no control: fixed neurons for gates: the grid has its own 'fixed'; rename it\n");
-    if (!n || is_named(c, "fixed")) return;
-    PUT(c, "fixed = %s\n", fixed_rules);
+    const char *own = is_named(c, "fixed") ? "fixed" : is_named(c, "fixed_seed") ? "fixed_seed" : NULL;
+    if (n && own) NOTE(c, "no control: fixed neurons for gates: the grid has its own '%s'; rename it\n", own);
+    if (!n || own) return;
+    const char *seed = c->has_random ? "fixed_seed" : free_name(c, "seed", "fixed_seed"); // table --join seed
+    PUT(c, "fixed = static random\n%s = 1 2 3 if fixed = random\n", seed);
     NOTE(c, "controls: for gates, the same neurons for every token, by energy and at random in three seeds (steps");
     for (size_t i = 0; i < c->n; i++) {
         char name[128];
         if (!gets_fixed(c, i, false)) continue;
         snprintf(name, sizeof name, "fixed_%.100s", c->s[i].word[0]);
-        put_fixed(c, &c->s[i]);
+        put_fixed(c, &c->s[i], seed);
         NOTE(c, " %s", name);
         put_rows_of(c, "fixed", i, name);
     }
     NOTE(c, ")\n");
-    PUT(c, "control if fixed = %s\n", fixed_rules);
+    PUT(c, "control if fixed = static random\n");
 }
 
 int controls_write(controls *c, char **text, char **notes, dw_err *err) {

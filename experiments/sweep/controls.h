@@ -9,7 +9,8 @@
  *                     nearest larger one.  Not added where some `requant` of the grid rounds the 16-bit model itself.
  *                     It is a control of cuts: a grid without rows of a cut model gets none.
  *   fixed neurons     Every step with `gate --rule ..` once more as fixed_NAME, with the rules static and random (three
- *                     seeds): the same neurons for every token, as many as the gate opens in groups of the same size,
+ *                     seeds, in the variable seed, or fixed_seed beside random neurons or a seed of the grid's own): the
+ *                     same neurons for every token, as many as the gate opens in groups of the same size,
  *                     and the rows of what comes from the gate for them.  Not added where some gate of the grid has
  *                     one of these rules.
  *
