@@ -335,10 +335,10 @@ static int choose_size(shrink *s, dw_err *err) {
     char types[KIT_TYPES_WORDS];
     kit_types_words(types, w->mixture ? w->mixture->name : "", o.output_type);
     if (!o.bytes) s->widths = shrink_choose_widths(s->model, w->mixture, o.rate, o.evaluations > 0);
-    if (!o.bytes && shrink_check_rate(s->model, &s->widths, o.rate, o.evaluations > 0, err)) return -1;
+    if (!o.bytes && shrink_check_rate(s->model, &s->widths, o.rate, err)) return -1;
     w->kept = o.bytes ? shrink_kept(w, (double)o.bytes - keys_bytes(s) - lineage_bytes(s)) : 1 - s->widths.reached;
     if (o.bytes && (check_cut_is_needed(s, types, err) || check_bytes(s, types, err))) return -1;
-    if (!o.bytes && w->kept * dw_model_hparams(s->model)->n_ff_max < 32)
+    if (!o.bytes && (1 - o.rate) * dw_model_hparams(s->model)->n_ff_max < 32)
         return dw_fail(err, "--rate %g leaves fewer than 32 of %d neurons of a layer; give a lower rate", o.rate,
                        dw_model_hparams(s->model)->n_ff_max);
     const double wanted = shrink_bytes(w, w->mixture, w->kept);
@@ -701,9 +701,9 @@ static void clean_folder(const shrink *s) {
 static void tell_choices(const shrink *s) {
     const shrink_widths *w = &s->widths;
     const char *mixture = s->work.mixture ? s->work.mixture->name : "";
-    if (w->fit && fabs(w->reached - o.rate) > 0.0005)
-        say("widths are multiples of %d, the blocks of %s: rate %.4f instead of %g", w->block, mixture, w->reached,
-            o.rate);
+    if (!o.bytes && fabs(w->reached - o.rate) > 0.0005)
+        say("widths are multiples of %d%s%s: rate %.4f instead of %g", w->unit, w->fit ? ", the blocks of " : "",
+            w->fit ? mixture : "", w->reached, o.rate);
     if (!o.bytes && w->block > 32 && !w->fit)
         say("widths that are multiples of %d, the blocks of %s, are too far from rate %g: down gets larger types",
             w->block, mixture, o.rate);

@@ -45,18 +45,11 @@ static double reached_rate(const dw_model *m, double block, double rate, bool va
     return all > 0 ? fmax(0, 1 - kept / all) : 0;
 }
 
-shrink_widths shrink_choose_widths(const dw_model *m, const kit_mixture *mixture, double rate, bool vary) {
-    shrink_widths w = {.block = block_of_down(m, mixture), .reached = rate};
-    const double reached = reached_rate(m, w.block, rate, vary);
-    w.fit = w.block > 32 && reached > 0 && fabs(reached - rate) <= SHRINK_MOST_OFF;
-    if (w.fit) w.reached = reached;
-    return w;
-}
-
-/* What widths are multiples of: of blocks that fit, of those of the model's own type of down, or of 32. */
-static int unit_of(const dw_model *m, const shrink_widths *w) {
+/* What rank takes without --as: 256 where that comes near, or the blocks of the model's own type of down, or 32. */
+static int unit_of(const dw_model *m, double rate, bool vary) {
     const dw_gguf *g = dw_model_gguf(m);
-    int unit = w->fit ? w->block : 32;
+    const double reached = reached_rate(m, 256, rate, vary);
+    int unit = reached > 0 && fabs(reached - rate) <= 0.01 ? 256 : 32;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         if (strstr(t->name, ".ffn_down.") && t->type->block > unit) unit = t->type->block;
@@ -64,10 +57,19 @@ static int unit_of(const dw_model *m, const shrink_widths *w) {
     return unit;
 }
 
-int shrink_check_rate(const dw_model *m, const shrink_widths *w, double rate, bool vary, dw_err *err) {
-    const int unit = unit_of(m, w);
-    if (reached_rate(m, unit, rate, vary) > 0) return 0;
-    return dw_fail(err, "--rate %g removes no neuron: widths are multiples of %d, so a layer loses at least %.4f; give "
-                        "that rate or more",
-                   rate, unit, (double)unit / dw_model_hparams(m)->n_ff_max);
+shrink_widths shrink_choose_widths(const dw_model *m, const kit_mixture *mixture, double rate, bool vary) {
+    shrink_widths w = {.block = block_of_down(m, mixture)};
+    const double fitting = reached_rate(m, w.block, rate, vary);
+    w.fit = w.block > 32 && fitting > 0 && fabs(fitting - rate) <= SHRINK_MOST_OFF;
+    w.unit = w.fit ? w.block : unit_of(m, rate, vary);
+    w.reached = reached_rate(m, w.unit, rate, vary);
+    return w;
+}
+
+int shrink_check_rate(const dw_model *m, const shrink_widths *w, double rate, dw_err *err) {
+    if (w->reached > 0) return 0;
+    return dw_fail(err,
+                   "--rate %g removes no neuron: widths are multiples of %d, so a layer loses at least %.4f; give "
+                   "that rate or more",
+                   rate, w->unit, (double)w->unit / dw_model_hparams(m)->n_ff_max);
 }

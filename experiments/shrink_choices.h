@@ -30,12 +30,13 @@ const char *shrink_choose_metric(const dw_model *m, bool is_narrow, double n_tok
 typedef struct shrink_widths {
     int block;      // of the mixture's type for down; 1: there is no mixture
     bool fit;       // widths are multiples of it
+    int unit;       // what they are multiples of
     double reached; // the rate with such widths
 } shrink_widths;
 
 /* Widths for a rate; vary: they may differ by layer. */
 shrink_widths shrink_choose_widths(const dw_model *m, const kit_mixture *mixture, double rate, bool vary);
 /* Fails where all widths that rank can choose keep every neuron, which it would say only after the statistics. */
-int shrink_check_rate(const dw_model *m, const shrink_widths *w, double rate, bool vary, dw_err *err);
+int shrink_check_rate(const dw_model *m, const shrink_widths *w, double rate, dw_err *err);
 
 #endif

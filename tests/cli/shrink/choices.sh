@@ -65,6 +65,9 @@ grid_of mini.gguf --rate 0.3 --mixture Q8_0
 has_no '^plan' '--as'
 grid_of mini.gguf --rate 0.3
 has_no '^plan' '--as'
+grep -q 'widths are multiples of 32: rate 0.3125 instead of 0.3$' err
+deadwood-rank -m mini.gguf --metric random --rate 0.3 -o plan.tsv 2>said
+grep -q 'reached 0.3125; widths 704 to 704' said
 
 # fewer bits, or the user's word
 grid_of q8.gguf --rate 0.5
