@@ -105,7 +105,7 @@ int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocat
 int rank_print_least_bytes(const rank_inputs *in, dw_err *err);
 /* Fails when no neuron goes although some should. */
 int rank_check_rate(const prune_task *t, double wanted, const int *n_keep, dw_err *err);
-/* Warns when the rate is missed by more than 0.01. */
+/* Warns when the rate, or the one that --bytes needs, is missed by more than 0.01. */
 void rank_warn_of_rate(const prune_task *t, double wanted, const int *n_keep);
 /* Reads the held-out texts of a rule that runs the model, and checks what it can without scores. */
 int rank_prepare_search(rank_inputs *in, const prune_allocator *a, dw_err *err);

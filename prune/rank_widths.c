@@ -68,10 +68,17 @@ int rank_check_rate(const prune_task *t, double wanted, const int *n_keep, dw_er
 
 void rank_warn_of_rate(const prune_task *t, double wanted, const int *n_keep) {
     const double reached = prune_rate_of(t, n_keep);
-    if (t->bytes > 0 || t->us > 0 || !(wanted > 0) || fabs(reached - wanted) <= 0.01) return;
-    warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with plans of "
-         "exactly that rate; a smaller --multiple or --group comes nearer",
-         wanted, reached, t->unit);
+    if (t->us > 0 || !(wanted > 0) || fabs(reached - wanted) <= 0.01) return;
+    if (t->bytes > 0)
+        warn(
+            "--bytes needs a rate of %.4f, and %.4f goes, because widths are multiples of %d; a smaller --multiple may "
+            "keep more neurons in as many bytes",
+            wanted, reached, t->unit);
+    else
+        warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with "
+             "plans of "
+             "exactly that rate; a smaller --multiple or --group comes nearer",
+             wanted, reached, t->unit);
 }
 
 static int allocate_unit(prune_task *t, const prune_allocator *allocator, int multiple, const char *as, int *n_keep,
