@@ -99,8 +99,8 @@ static const opt_program program = {
         "weighed by the mean square of each input, as requant -s does.\n"
         "\n"
         "Equal widths keep the architecture.  Unequal ones are stored as deci (llama, mistral, qwen2) or openelm "
-        "(qwen3 without an output matrix of its own), which llama.cpp loads; --pad keeps the architecture and fills "
-        "up with zero neurons, which change no result but cost size and time.\n"
+        "(qwen3 without an output matrix of its own), which llama.cpp loads; --pad keeps the architecture where no "
+        "heads are cut, and fills up with zero neurons, which change no result but cost size and time.\n"
         "\n"
         "--repair lsq fits the columns of down that stay so that each layer writes what it wrote before, as far as it "
         "can: from STATS.gram, or with --sequential on the texts, layer by layer.  down is then encoded anew, in the "
@@ -140,19 +140,29 @@ static void name_types(void) {
     for (const dw_qtype_name *t = dw_encodable_names; t->name; t++) down_types[n++].name = t->name;
 }
 
+/* A plan of another model says so before a neuron of it is missed. */
+static int read_plan(inputs *in, const dw_hparams *hp, dw_err *err) {
+    kit_plan of_any;
+    int rc = 0;
+    if (!kit_plan_read(&of_any, o.plan, NULL, 0, &(dw_err){0})) {
+        rc = kit_plan_check_model(&of_any, o.plan, o.model, in->model_sha256, err);
+        kit_plan_release(&of_any);
+    }
+    return rc ? rc : kit_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err);
+}
+
 static int open_inputs(inputs *in, dw_err *err) {
     *in = (inputs){.model = dw_model_open(o.model, err)};
     if (!in->model || lineage_check(dw_model_gguf(in->model), err) || prune_need_cuttable(in->model, err)) return -1;
     const dw_hparams *hp = dw_model_hparams(in->model);
-    if (kit_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
     if (o.source && !(in->source = dw_model_open(o.source, err))) return -1;
     if (o.source && lineage_check_texts_of_model(dw_model_gguf(in->model), dw_model_gguf(in->source), err)) return -1;
     const double t0 = dw_now();
     kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     in->hash_seconds = dw_now() - t0;
+    if (read_plan(in, hp, err)) return -1;
     if (!in->plan.model_sha256[0])
         warn("'%s' does not say for which model it was made; only its widths are checked", o.plan);
-    if (kit_plan_check_model(&in->plan, o.plan, o.model, in->model_sha256, err)) return -1;
     if (!o.stats) return 0;
     if (kit_stats_open(&in->stats, o.stats, err)) return -1;
     if (kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err)) return -1;
@@ -355,9 +365,10 @@ static void tell_heads(const prune_layout *layout) {
     const dw_hparams *hp = dw_model_hparams(layout->parent);
     int kept = 0, all = 0;
     for (int l = 0; l < layout->n_layer; l++) kept += layout->n_head_kv[l], all += hp->n_head_kv[layout->layer_of[l]];
-    if (layout->cuts_heads)
-        say("heads: %d of %d KV heads stay, each with its query heads; o of %zu layers is repaired", kept, all,
-            layout->n_repaired_o);
+    if (!layout->cuts_heads) return;
+    say("heads: %d of %d KV heads stay, each with its query heads", kept, all);
+    if (layout->n_repaired_o) say("o of %zu layers is repaired", layout->n_repaired_o);
+    if (o.pad) say("--pad fills neurons up, not heads, so the architecture may change");
 }
 
 static void warn_again(const char *matrix, size_t n_layer) {
