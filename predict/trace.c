@@ -7,8 +7,9 @@
  * become traces.h5 (traces.h), chunk by chunk: memory is a batch of one layer and a chunk, whatever the number of
  * tokens. */
 #include "formats/ffn_gated.h"
-#include "kit/hash_cache.h"
 #include "kit/calib.h"
+#include "kit/disk.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -513,8 +514,11 @@ static int prepare(run *r, dw_err *err) {
     if (!r->model || make_header(&r->t, r->model, err) || calib_read(&r->texts, r->model, &wanted, err) ||
         make_schedule(&r->schedule, &r->t, &r->texts, err))
         return -1;
-    say("%zu tokens of %zu text%s: at most %s, and as much in '%s.part' until it is done", r->t.n_tokens, r->t.n_text,
-        plural((double)r->t.n_text), show_bytes((double)(r->t.n_tokens * traces_token_bytes(&r->t))).text, o.out);
+    const double bytes = (double)(r->t.n_tokens * traces_token_bytes(&r->t)), room = kit_free_disk(o.out);
+    say("%zu tokens of %zu text%s: at most %s, and as much in '%s.part' until it is done%s%s%s", r->t.n_tokens,
+        r->t.n_text, plural((double)r->t.n_text), show_bytes(bytes).text, o.out,
+        room < 2 * bytes ? "; the disk has only " : "", room < 2 * bytes ? show_bytes(room).text : "",
+        room < 2 * bytes ? " free" : "");
     if (make_tracer(r, err) || make_session(r, err)) return -1;
     return open_journal(r, err);
 }

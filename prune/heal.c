@@ -7,6 +7,7 @@
  * bytes.  With --as every matrix is encoded in the type of a mixture, and was rounded to it in every step. */
 #include "base/set.h"
 #include "formats/ffn_act.h"
+#include "kit/disk.h"
 #include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/memory.h"
@@ -605,6 +606,8 @@ static int open_run(run *r, dw_pool *pool, dw_err *err) {
     follow_recipe(r);
     if (read_texts(&r->in, err) || (o.as && open_mixture(r, err))) return -1;
     distil_options options = options_of(r, pool);
+    /* The healed file; its types, and so its size, are those of the cut one, or fewer bits. */
+    if (!o.as && kit_need_disk(o.out, (double)dw_gguf_file_bytes(dw_model_gguf(r->in.model)), err)) return -1;
     if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || choose_memory(r, &options, err) || identify(r, err))
         return -1;
     tell_held_out(r);
