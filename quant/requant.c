@@ -257,8 +257,8 @@ static int check_target(const choice *c, const target *t, dw_err *err) {
     if (t->ne[0] % (size_t)to->multiple) return fail_blocks(c, t, err);
     if (from->type->block > 1 && to->stored->id != DW_F32 && !is_row_copy(t) && !o.lossy_twice)
         return dw_fail(err,
-                       "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, or "
-                       "--lossy-twice",
+                       "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, "
+                       "--lossy-twice, or F32, which loses nothing",
                        t->name, from->type->name, to->name);
     if (c->mixture && !t->weight && kit_mixture_needs_weights(c->mixture, from, to->stored))
         return kit_weights_fail(o.weights, from, o.mixture, err);
@@ -740,7 +740,8 @@ static void tell(const dw_model *m, const target *targets, size_t n) {
     }
     char reordered[64] = "";
     if (n_copied + n_rounded < n) snprintf(reordered, sizeof reordered, "%zu reordered, ", n - n_copied - n_rounded);
-    say("%zu tensor%s rounded, %s%zu copied; %s -> %s, %.3f bits a weight", n_rounded, plural((double)n_rounded),
+    say("%zu tensor%s %s, %s%zu copied; %s -> %s, %.3f bits a weight", n_rounded, plural((double)n_rounded),
+        o.type && !strcmp(o.type, "F32") ? "decoded" : "rounded",
         reordered, n_copied, show_bytes(before).text, show_bytes(after).text, 8 * after / (double)dw_model_n_params(m));
     if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_rounded);
     if (n_rounded && dw_gguf_find(g, DW_KEY_PREDICTOR_INPUT))
