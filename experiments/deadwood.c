@@ -140,7 +140,8 @@ int main(int argc, char **argv) {
     const bool is_help = !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help");
     if (is_help && (argc < 3 || !strcmp(argv[2], "help"))) {
         list_programs();
-        return fflush(stdout) ? 1 : 0;
+        if (fflush(stdout) || ferror(stdout)) die("cannot write to stdout: %s", strerror(errno));
+        return 0;
     }
     if (is_help && argc > 3) die_usage("'%s' takes the name of one program, '%s' is one word too many", name, argv[3]);
     opt_parse(&program, *name == '-' && !is_help ? argc : 1, argv);

@@ -133,6 +133,7 @@ static int fail_unknown(const opt_program *program, const char *word, dw_err *er
         if (row->name) nearer(word, row->name, &best, &best_distance);
     nearer(word, "help", &best, &best_distance);
     nearer(word, "version", &best, &best_distance);
+    if (best && !strcmp(word, best)) return dw_fail(err, "--%s takes no value", word); // --help=x
     if (best) return dw_fail(err, "unknown option '--%s' (did you mean '--%s'?)", word, best);
     return dw_fail(err, "unknown option '--%s'", word);
 }

@@ -131,7 +131,9 @@ static int match_columns(const tsv_table *old, const char *const *columns, size_
     for (size_t k = 0; k < n; k++) {
         size_t i = 0;
         while (i < old->n_columns && strcmp(old->column[i], columns[k])) i++;
-        if (i == old->n_columns) return dw_fail(err, "the file has no column '%s'; write to a new file", columns[k]);
+        if (i == old->n_columns)
+            return dw_fail(err, "it has no column '%s', so these rows do not belong to it; write to a new file",
+                           columns[k]);
         from[i] = k;
     }
     return 0;

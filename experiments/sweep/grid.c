@@ -625,7 +625,8 @@ static int add_matches(const char *pattern, char ***file, size_t *n, size_t *cap
     glob_t found = {0};
     if (glob(pattern, 0, NULL, &found)) {
         globfree(&found);
-        return dw_fail(err, "no file matches '%s'; quotes keep a word as it is", pattern);
+        return dw_fail(err, "no file matches '%s'%s; quotes keep a word as it is", pattern,
+                       *pattern == '/' ? "" : " in the current folder");
     }
     int rc = 0;
     for (size_t k = 0; k < found.gl_pathc && !rc; k++) {
