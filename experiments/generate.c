@@ -226,23 +226,27 @@ static int take_turn(talk *t, const chat_family *f, const char *user, bool first
 }
 
 /* The next message without its line end, or NULL at the end of input.  A person at a terminal sees where to type. */
-static char *next_message(char **line, size_t *cap) {
+static char *next_message(char **line, size_t *cap, size_t *size) {
     if (isatty(STDIN_FILENO)) fputs("> ", stderr);
-    if (getline(line, cap, stdin) <= 0) return NULL;
-    (*line)[strcspn(*line, "\n")] = 0;
+    const ssize_t n = getline(line, cap, stdin);
+    if (n <= 0) return NULL;
+    *size = (size_t)n - ((*line)[n - 1] == '\n');
+    (*line)[*size] = 0;
     return *line;
 }
+
+static bool is_message(const char *text, size_t size) { return !memchr(text, 0, size) && dw_is_utf8(text, size); }
 
 /* One answer for each line of standard input. */
 static int talk_in_turns(talk *t, const chat_family *f, dw_err *err) {
     char *line = NULL, *message;
-    size_t cap = 0;
+    size_t cap = 0, size;
     int rc = 0;
-    for (bool first = true; !rc && (message = next_message(&line, &cap));) {
-        if (!*message) continue;
+    for (bool first = true; !rc && (message = next_message(&line, &cap, &size));) {
+        if (!size) continue;
         begin_answer();
-        rc = dw_is_utf8(message, strlen(message)) ? take_turn(t, f, message, first, err)
-                                                  : dw_fail(err, "the message is not a text in UTF-8");
+        rc = is_message(message, size) ? take_turn(t, f, message, first, err)
+                                       : dw_fail(err, "the message is not a text in UTF-8");
         end_answer();
         first = false;
     }

@@ -249,6 +249,7 @@ void inspect_refuse(const char *path, dw_err *err) {
         {"deadwood gram ", "Gram matrices (collect --gram), which rank and cut read beside their statistics"},
         {"dw-base", "stored predictions (score --store), which score --base reads"},
         {"dw-sums1", "sums of each window (ROWS.windows of score), which table --against reads"},
+        {"deadwood heal ", "the state of a run of heal (FILE.checkpoint), which the same command continues"},
         {"deadwood teach 1", "predictions of a teacher (heal --teacher-cache), which heal reads"},
         {"deadwood journal ", "the finished part of a run of trace or train, which the same command continues"}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)

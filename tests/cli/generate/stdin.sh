@@ -26,3 +26,14 @@ failed 'tokens, the context 4 positions; give a larger one with -c' generate -c 
 # A context that is full says so; a text that the model ends does not.
 deadwood generate -m mini.gguf -p 'The function returns' -n 0 -c 16 --temp 0 >out 2>err
 grep -q 'the text stops here because the context of 16 positions is full; -c N gives a larger one (the model was trained on 1024)' err
+
+# A message is UTF-8 without NUL, as a prompt is.
+cp -r "$ROOT/experiments/mini" chat-model
+echo '{"chat_template": "<|im_start|>"}' >chat-model/tokenizer_config.json
+deadwood convert chat-model -o chat.gguf -q
+for message in 'a\0b\n' 'a\377b\n'; do
+    status=0
+    printf "$message" | deadwood generate -m chat.gguf --chat -n 2 --temp 0 -q >out 2>err || status=$?
+    test $status = 1
+    grep -q 'the message is not a text in UTF-8' err
+done
