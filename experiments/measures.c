@@ -70,7 +70,7 @@ const exp_column exp_columns[] = {
     {"coverage", AT(coverage), 6, "share of a gated model's FFN neurons that counted, over the tokens evaluated; with --speed-only over those decoded"},
     {"tool", AT(tool), 0, "last step of the lineage"},
     {"metric", AT(metric), 0, "that ranked the neurons; this column and those below tell what the last step that has such an option was given, or what its plan says"},
-    {"rate", AT(rate), 0, "fraction of neurons to be removed"},
+    {"rate", AT(rate), 0, "fraction of neurons that all cuts were to remove"},
     {"rate_reached", AT(rate_reached), 0, "fraction of neurons that all cuts removed, of the layers that stay"},
     {"group", AT(group), 0, "neurons cut or gated together"},
     {"allocate", AT(allocate), 0, "how the rate was spread over layers"},
@@ -381,12 +381,17 @@ static void clear_cut(exp_result *r) {
     r->layers_dropped[0] = r->kv_heads[0] = 0;
 }
 
+/* The rate of this cut and an earlier one together; unknown where one of both is. */
+static void add_rate(char *rate, size_t size, const char *before) {
+    if (!*before) *rate = 0;
+    if (*rate) snprintf(rate, size, "%.4g", 1 - (1 - atof(before)) * (1 - atof(rate)));
+}
+
 /* What is gone by this cut and by an earlier one; unknown where one of both is. */
 static void add_cut(exp_result *r, const exp_result *before) {
-    const double rate = atof(r->rate_reached), gone = atof(before->rate_reached);
     long part, whole, earlier, of;
-    if (!*before->rate_reached) r->rate_reached[0] = 0;
-    if (*r->rate_reached) snprintf(r->rate_reached, sizeof r->rate_reached, "%.4g", 1 - (1 - gone) * (1 - rate));
+    add_rate(r->rate, sizeof r->rate, before->rate);
+    add_rate(r->rate_reached, sizeof r->rate_reached, before->rate_reached);
     if (!*r->layers_dropped)
         memcpy(r->layers_dropped, before->layers_dropped, sizeof r->layers_dropped);
     else if (read_part(r->layers_dropped, &part, &whole) && read_part(before->layers_dropped, &earlier, &of))
