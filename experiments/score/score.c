@@ -308,7 +308,7 @@ static bool needs_text(void) {
 
 /* Speed alone is that of the same tokens, whatever texts are given. */
 static void drop_texts(void) {
-    static const char *const of_quality[] = {"protocol", "ctx", "windows"};
+    static const char *const of_quality[] = {"protocol", "ctx", "windows", "role"};
     if (o.texts.n) warn("--speed-only reads no text; -f is not used");
     for (size_t i = 0; i < sizeof of_quality / sizeof *of_quality; i++)
         if (opt_is_given(of_quality[i])) warn("--speed-only measures no quality; --%s is not used", of_quality[i]);
