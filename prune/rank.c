@@ -249,8 +249,6 @@ static void check_idle(const prune_allocator *allocator) {
     if (!o.texts.n && (opt_is_given("ctx") || opt_is_given("windows")))
         die_usage("-c and --windows are for the texts of -f, and there are none");
     if (!(o.heads > 0) && opt_is_given("heads-allocate")) die_usage("--heads-allocate needs --heads");
-    if (opt_is_given("damp") && !uses_blas())
-        die_usage("--damp is for metric obs, --heads, and repairs of --allocate sensitivity and evolve");
 }
 
 static void check_search(const prune_allocator *allocator, const prune_allocator *start) {

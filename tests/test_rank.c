@@ -748,7 +748,6 @@ static void refusals(void) {
         {1, f32, with_nan(stats), "--metric energy --rate 0.2", "NaN"},
         {2, f32, NULL, "--metric energy --rate 0.2", "needs statistics"},
         {2, f32, NULL, "--metric weight --drop-layers 1", "needs statistics"},
-        {2, f32, stats, "--metric energy --rate 0.2 --damp 5", "--damp is for metric obs"},
         {2, f32, NULL, "--metric weight --rate 1", "rate 1 leaves no neuron"},
         {1, f32, NULL, "--metric weight --rate 0.2 --group 256",
          "128 neurons are not a multiple of the group size 256; groups of 128 fit"},

@@ -675,6 +675,16 @@ static void spm_without_merge(void) {
                     NULL, 7, &err) &&
               strstr(err.text, "tokens 'a' and 'b' make 'ab', but tokenizer.json has no merge of them"),
           "%s", err.text);
+    /* A token that is also added, with spaces, is no result of merges any more. */
+    CHECK(!from_text(&v,
+                     "{\"added_tokens\":[{\"id\":3,\"content\":\"\xe2\x96\x81\xe2\x96\x81\",\"special\":false}]," SPM
+                     ",\"model\":{\"byte_fallback\":true,\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"a\":1,"
+                     "\"\xe2\x96\x81\":2,\"\xe2\x96\x81\xe2\x96\x81\":3,\"\xe2\x96\x81\xe2\x96\x81\xe2\x96\x81\":4},"
+                     "\"merges\":[\"\xe2\x96\x81 \xe2\x96\x81\",\"\xe2\x96\x81 "
+                     "\xe2\x96\x81\xe2\x96\x81\",\"\xe2\x96\x81\xe2\x96\x81 \xe2\x96\x81\"]}}",
+                     NULL, 5, &err),
+          "%s", err.text);
+    dw_vocab_release(&v);
 }
 
 /* ---- round trips --------------------------------------------------------------------------------------- */

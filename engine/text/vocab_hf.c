@@ -293,39 +293,48 @@ static int read_merges(dw_vocab *v, const json_t *model, dw_err *err) {
     return 0;
 }
 
-/* Checks that every merge names tokens.  For llama the ranks become scores, below them those of tokens that no merge
- * makes. */
-static int use_merges(dw_vocab *v, dw_err *err) {
-    dw_lookup x;
-    int rc = 0;
-    if (dw_lookup_build(&x, v->token, v->n_token, err)) return -1;
-    for (size_t i = 0; i < v->n_token && v->score; i++) v->score[i] = -(float)v->n_merge;
-    for (size_t i = v->n_merge; i-- && !rc;) { // backwards, so that the first of several merges with one result counts
-        dw_merge_ids ids;
-        rc = dw_vocab_merge_ids(v, &x, i, &ids, err);
-        if (!rc && v->score) v->score[ids.result] = -(float)i;
-    }
-    dw_lookup_release(&x);
-    return rc;
-}
+static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)left << 32 | (uint32_t)right; }
 
 static int ascending(const void *a, const void *b) {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;
 }
 
-static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)left << 32 | (uint32_t)right; }
+/* Checks that every merge names tokens; their pairs of ids, ascending, free().  For llama the ranks become scores, below
+ * them those of tokens that no merge makes. */
+static uint64_t *use_merges(dw_vocab *v, dw_err *err) {
+    dw_lookup x;
+    if (dw_lookup_build(&x, v->token, v->n_token, err)) return NULL;
+    uint64_t *pair = dw_alloc(v->n_merge, sizeof *pair, "merges", err);
+    int rc = pair ? 0 : -1;
+    for (size_t i = 0; i < v->n_token && v->score; i++) v->score[i] = -(float)v->n_merge;
+    for (size_t i = v->n_merge; i-- && !rc;) { // backwards, so that the first of several merges with one result counts
+        dw_merge_ids ids;
+        rc = dw_vocab_merge_ids(v, &x, i, &ids, err);
+        if (rc) break;
+        pair[i] = pair_of(ids.left, ids.right);
+        if (v->score) v->score[ids.result] = -(float)i;
+    }
+    dw_lookup_release(&x);
+    if (!rc) {
+        qsort(pair, v->n_merge, sizeof *pair, ascending);
+        return pair;
+    }
+    free(pair);
+    return NULL;
+}
 
 static bool is_merged(const dw_vocab *v, int32_t id) { return id >= 0 && v->type[id] == DW_TOKEN_NORMAL; }
 
-/* Every two tokens that together are token `id` must be among the n pairs. */
-static int check_splits(const dw_vocab *v, const dw_lookup *x, size_t id, const uint64_t *pair, size_t n, dw_err *err) {
+/* Every two tokens that together are token `id` must be among the pairs. */
+static int check_splits(const dw_vocab *v, const dw_lookup *x, size_t id, const uint64_t *pair, dw_err *err) {
     const dw_str text = v->token[id];
     for (size_t at = dw_utf8_char(text.ptr, text.len); at < text.len;
          at += dw_utf8_char(text.ptr + at, text.len - at)) {
         const int32_t left = dw_lookup_find(x, text.ptr, at), right = dw_lookup_find(x, text.ptr + at, text.len - at);
-        const uint64_t wanted = is_merged(v, left) && is_merged(v, right) ? pair_of(left, right) : 0;
-        if (wanted && !bsearch(&wanted, pair, n, sizeof *pair, ascending))
+        if (!is_merged(v, left) || !is_merged(v, right)) continue;
+        const uint64_t wanted = pair_of(left, right);
+        if (!bsearch(&wanted, pair, v->n_merge, sizeof *pair, ascending))
             return dw_fail(err,
                            "tokens '%.*s' and '%.*s' make '%.*s', but tokenizer.json has no merge of them; llama.cpp "
                            "would merge them, so this is not supported without the tokenizer.model",
@@ -335,22 +344,14 @@ static int check_splits(const dw_vocab *v, const dw_lookup *x, size_t id, const 
 }
 
 /* llama: scores belong to results, so a result is made of any two tokens.  Merges say so, too, if SentencePiece's
- * vocabulary was converted to them; those of a tokenizer that was trained as BPE do not.  Frees them. */
-static int check_merges(dw_vocab *v, dw_err *err) {
+ * vocabulary was converted to them; those of a tokenizer that was trained as BPE do not.  Frees the merges. */
+static int end_merges(dw_vocab *v, const uint64_t *pair, dw_err *err) {
     dw_lookup x;
-    if (!v->score || !v->n_merge) return 0;
+    if (!v->score) return 0;
     if (dw_lookup_build(&x, v->token, v->n_token, err)) return -1;
-    uint64_t *pair = dw_alloc(v->n_merge, sizeof *pair, "merges", err);
-    int rc = pair ? 0 : -1;
-    for (size_t i = 0; i < v->n_merge && !rc; i++) {
-        dw_merge_ids ids;
-        rc = dw_vocab_merge_ids(v, &x, i, &ids, err);
-        if (!rc) pair[i] = pair_of(ids.left, ids.right);
-    }
-    if (!rc) qsort(pair, v->n_merge, sizeof *pair, ascending);
+    int rc = 0;
     for (size_t id = 0; id < v->n_token && !rc; id++)
-        if (is_merged(v, (int32_t)id)) rc = check_splits(v, &x, id, pair, v->n_merge, err);
-    free(pair);
+        if (is_merged(v, (int32_t)id)) rc = check_splits(v, &x, id, pair, err);
     dw_lookup_release(&x);
     free(v->merge);
     v->merge = NULL;
@@ -443,6 +444,7 @@ static int read_template(dw_vocab *v, const dw_hf_files *f, dw_err *err) {
 
 static int import(dw_vocab *v, const dw_hf_files *f, size_t n_rows, dw_err *err) {
     layout l = {.llama = true};
+    uint64_t *pair = NULL; // of merges
     const json_t *model = json_object_get(f->tokenizer, "model");
     if (f->tokenizer && read_layout(f->tokenizer, &l, err)) return -1;
     const bool spm = l.llama && f->model.ptr;
@@ -452,14 +454,17 @@ static int import(dw_vocab *v, const dw_hf_files *f, size_t n_rows, dw_err *err)
         return dw_fail(err, "there is neither a tokenizer.json nor a tokenizer.model");
     } else {
         if (dw_vocab_alloc(v, l.llama ? "llama" : "gpt2", n_rows, err) || read_tokens(v, model, err)) return -1;
-        if (read_merges(v, model, err) || use_merges(v, err)) return -1;
+        if (read_merges(v, model, err) || !(pair = use_merges(v, err))) return -1;
         v->add_space_prefix = l.add_space_prefix;
     }
     if (l.pre) {
         memcpy(v->pre, l.pre->names, strcspn(l.pre->names, " "));
         v->ignore_merges = l.pre->ignore_merges;
     }
-    if (read_added(v, f, spm, err) || check_merges(v, err)) return -1;
+    int rc = read_added(v, f, spm, err);
+    if (!rc && pair) rc = end_merges(v, pair, err); // added tokens are of another type now
+    free(pair);
+    if (rc) return -1;
     if (dw_vocab_pad(v, err) || read_special(v, f, err) || read_template(v, f, err)) return -1;
     return 0;
 }
