@@ -161,7 +161,8 @@ typedef struct dw_batch {
 } dw_batch;
 
 /* Evaluates the batch and replaces the output rows of the one before.  A sequence's first token may have a position
- * that is already filled; the sequence is then rewound to it.  After an error no position has changed. */
+ * that is already filled; the sequence is then rewound to it.  After an error no position has changed,
+ * but those from a rewound one on may hold other tokens. */
 int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err);
 /* Logits of output rows first .. first+n-1 into out, (n, n_vocab) row-major. */
 int dw_session_logits(dw_session *s, int first, int n, float *out, dw_err *err);

@@ -68,7 +68,7 @@ const exp_column exp_columns[] = {
     {"disturbed", AT(disturbed), 0, "no, or what shows that others used the machine while speed was measured: cpu, steal, others, load"},
     {"leak", AT(leak), 0, "no, or which calibration text in the lineage of the model, or of the base, shares tokens with this text; unknown if a step learnt from data that it does not name, or the base was stored by a version that did not say"},
     {"coverage", AT(coverage), 6, "share of a gated model's FFN neurons that counted, over the tokens evaluated; with --speed-only over those decoded"},
-    {"tool", AT(tool), 0, "last step of the lineage"},
+    {"tool", AT(tool), 0, "last step of the lineage; versus: upstream quantized the file after it"},
     {"metric", AT(metric), 0, "that ranked the neurons; this column and those below tell what the last step that has such an option was given, or what its plan says"},
     {"rate", AT(rate), 0, "fraction of neurons that all cuts were to remove"},
     {"rate_reached", AT(rate_reached), 0, "fraction of neurons that all cuts removed, of the layers that stay"},
@@ -436,6 +436,15 @@ static void fill_step(void *history_pointer, const json_t *step) {
     if (tokens_before > 0) add_training(r, tokens_before, minutes_before);
 }
 
+/* A file that upstream quantized after the last step: "llama.cpp VERSION, TYPE". */
+static void fill_upstream(exp_result *r, const dw_gguf *g) {
+    dw_str by;
+    if (dw_gguf_str(g, LINEAGE_BY_UPSTREAM, &by, NULL) <= 0) return;
+    const char *comma = memrchr(by.ptr, ' ', by.len), *type = comma ? comma + 1 : by.ptr;
+    snprintf(r->tool, sizeof r->tool, "versus"); // --quantize
+    snprintf(r->type, sizeof r->type, "%.*s", (int)(by.ptr + by.len - type), type);
+}
+
 /* ---- types of the matrices ---- */
 
 enum { MAX_TYPES = 64 };
@@ -527,7 +536,7 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
         snprintf(r->nominal_bits, sizeof r->nominal_bits, "%.4g", (double)nominal);
     fill_gate(r, m);
     if (lineage_steps(g, fill_step, &(history){.r = r}, err)) return -1;
-    if (dw_gguf_find(g, LINEAGE_BY_UPSTREAM)) snprintf(r->tool, sizeof r->tool, "versus"); // --quantize
+    fill_upstream(r, g);
     count_heads(r, dw_model_hparams(m));
     fill_types(r, g);
     return 0;

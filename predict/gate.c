@@ -46,7 +46,7 @@ static const opt_row rows[] = {
     {"group", 0, OPT_CHOICE, 0, &o.group, NULL, "N",
      "neurons that are open or closed together; default: 1, of --rule group-max 64, or 32 where 64 does not divide every width",
      OPT_CHOICES(groups)},
-    {"seed", 0, OPT_INT, 0, &o.seed, NULL, "N", "seed of --rule random; default: 0", .min = 0, .max = 2147483647},
+    {"seed", 0, OPT_INT, 0, &o.seed, NULL, "N", "seed of --rule random, without effect for static; default: 0", .min = 0, .max = 2147483647},
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE",
      "a 16-bit file of the same model: transposed copies are encoded from it"},
     {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL,

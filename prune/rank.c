@@ -299,7 +299,8 @@ static int run(rank_inputs *in, dw_pool *pool, dw_err *err) {
     if (rank_open_inputs(in, &o, pool, err) || rank_read_protected(in, err) || rank_choose_layers(in, err)) return -1;
     warn_of_pooled(in);
     if (rank_choose_heads(in, err)) return -1;
-    const bool judges = (o.out || o.least_bytes) && prune_allocator_find(o.allocate)->runs_model; // -f does, and the file will name it
+    /* The texts of -f judge, and the file will name them. */
+    const bool judges = (o.out || o.least_bytes) && prune_allocator_find(o.allocate)->runs_model;
     if (judges && rank_read_texts(in, err)) return -1;
     int *n_kv = dw_alloc((size_t)in->hp->n_layer, sizeof *n_kv, "numbers of heads", err);
     if (!n_kv) return -1;

@@ -70,10 +70,10 @@ void rank_warn_of_rate(const prune_task *t, double wanted, const int *n_keep) {
     const double reached = prune_rate_of(t, n_keep);
     if (t->us > 0 || !(wanted > 0) || fabs(reached - wanted) <= 0.01) return;
     if (t->bytes > 0)
-        warn(
-            "--bytes needs a rate of %.4f, and %.4f goes, because widths are multiples of %d; a smaller --multiple may "
-            "keep more neurons in as many bytes",
-            wanted, reached, t->unit);
+        warn("--bytes needs a rate of %.4f, and %.4f goes, because widths are multiples of %d; a smaller --multiple or "
+             "--group may "
+             "keep more neurons in as many bytes",
+             wanted, reached, t->unit);
     else
         warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with "
              "plans of "
@@ -81,11 +81,10 @@ void rank_warn_of_rate(const prune_task *t, double wanted, const int *n_keep) {
              wanted, reached, t->unit);
 }
 
-static int allocate_unit(prune_task *t, const prune_allocator *allocator, int multiple, const char *as, int *n_keep,
-                         dw_err *err) {
+/* Whether widths that are multiples of the unit fill the blocks of down, as it is and as --as wants it. */
+static int check_unit(const prune_task *t, const char *as, dw_err *err) {
     const dw_qtype_row *down = largest_block(t->model);
     const int block = prune_sizes_block(t->sizes);
-    t->unit = least_common_multiple(t->group, multiple);
     if (t->unit % down->block)
         return dw_fail(
             err, "widths that are multiples of %d do not fill %s blocks of %d, the type of down; --multiple %d does",
@@ -94,7 +93,13 @@ static int allocate_unit(prune_task *t, const prune_allocator *allocator, int mu
         return dw_fail(
             err, "widths that are multiples of %d do not fill %s blocks of %d, as --as wants them; --multiple %d does",
             t->unit, as, block, block);
-    return allocator->allocate(t, n_keep, err);
+    return 0;
+}
+
+static int allocate_unit(prune_task *t, const prune_allocator *allocator, int multiple, const char *as, int *n_keep,
+                         dw_err *err) {
+    t->unit = least_common_multiple(t->group, multiple);
+    return check_unit(t, as, err) ? -1 : allocator->allocate(t, n_keep, err);
 }
 
 /* Widths of superblocks have one multiple; others are tried with 256 and then with 32. */
@@ -130,6 +135,7 @@ int rank_print_least_bytes(const rank_inputs *in, dw_err *err) {
                           .sizes = &in->sizes,
                           .min_width = in->o->min_width,
                           .protect = in->protect};
+    if (kit_check_group(in->hp, in->scorer.group, err) || check_unit(&t, in->o->as, err)) return -1;
     int *n_keep = dw_alloc((size_t)in->hp->n_layer, sizeof *n_keep, "widths", err);
     for (int l = 0; n_keep && l < in->hp->n_layer; l++) n_keep[l] = prune_least_width(&t, l);
     char *text = n_keep ? dw_format(err, "%.0f\n", prune_file_bytes(&t, n_keep)) : NULL;

@@ -8,9 +8,9 @@
  *              whole width is measured, too.
  * evolve       Starts from another rule's widths.  A step moves neurons from one random layer to another; it stays when
  *              the mean divergence of the windows falls by more than the standard error of the differences (Sieberling
- *              2024, arXiv 2410.14649: EvoPress); of a single window, when it falls.  A move that has failed is not tried again until another one has
- *              stayed, because the same widths give the same divergence.  Where a whole layer is no multiple of the
- *              unit, a move from it or to it leaves less than a unit over, which later moves may use.  The state is
+ *              2024, arXiv 2410.14649: EvoPress); of a single window, when it falls.  A move that has failed is not
+ *              tried again until another one has stayed, because the same widths give the same divergence.  Where a
+ *              whole layer is no multiple of the unit, a move from it or to it leaves less than a unit over, which later moves may use.  The state is
  *              written to a file after every accepted step, and the same command goes on from it; moves that failed
  *              are tried again then.  A state of another command that has accepted steps is refused.
  *

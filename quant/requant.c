@@ -732,17 +732,18 @@ static int write_model(const choice *c, const dw_gguf *g, const target *targets,
 static void tell(const dw_model *m, const target *targets, size_t n) {
     const dw_gguf *g = dw_model_gguf(m);
     const double before = (double)dw_gguf_file_bytes(g), after = (double)dw_file_bytes(o.out);
-    size_t n_copied = 0, n_rounded = 0, n_weighed = 0;
+    size_t n_copied = 0, n_rounded = 0, n_decoded = 0, n_weighed = 0;
     for (size_t i = 0; i < n; i++) {
         n_copied += !targets[i].to;
         n_rounded += is_rounded(&targets[i]);
+        n_decoded += is_rounded(&targets[i]) && targets[i].to->stored->id == DW_F32;
         n_weighed += is_weighed(&targets[i]);
     }
     char reordered[64] = "";
     if (n_copied + n_rounded < n) snprintf(reordered, sizeof reordered, "%zu reordered, ", n - n_copied - n_rounded);
     say("%zu tensor%s %s, %s%zu copied; %s -> %s, %.3f bits a weight", n_rounded, plural((double)n_rounded),
-        o.type && !strcmp(o.type, "F32") ? "decoded" : "rounded",
-        reordered, n_copied, show_bytes(before).text, show_bytes(after).text, 8 * after / (double)dw_model_n_params(m));
+        n_rounded && n_decoded == n_rounded ? "decoded" : "rounded", reordered, n_copied, show_bytes(before).text,
+        show_bytes(after).text, 8 * after / (double)dw_model_n_params(m));
     if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_rounded);
     if (n_rounded && dw_gguf_find(g, DW_KEY_PREDICTOR_INPUT))
         warn("predictors trained on the weights before decide from rounded weights now; better round first, then gate, "

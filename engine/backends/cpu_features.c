@@ -111,8 +111,8 @@ bool dw_level_usable(dw_level level) {
 
 enum { LONGEST_CACHED_ROW = 2048 }; // values; longer rows are probably of models that no cache holds
 
-/* Zen 5, from memory, at all levels (kernels_dot.h).  Activations that fill half of the first-level cache leave little of
- * it to weights.  Rows of up to MOST_SHORT bytes are taken together as elsewhere. */
+/* Zen 5, from memory, at all levels (results/kernels.md).  Activations that fill half of the first-level cache leave
+ * little of it to weights.  Rows of up to MOST_SHORT bytes are taken together as elsewhere. */
 static dw_reach far_reach_of_zen_5(dw_level level, dw_row_kind rows) {
     enum { MOST_ACT = 24 << 10, MOST_SHORT = 384, STREAMS_FROM = 512 << 10 };
     const size_t row_bytes = dw_qtype_row_bytes(dw_qtype_get(rows.type), (size_t)rows.n);

@@ -58,7 +58,7 @@ typedef struct dw_row_kind {
     bool from_memory;
 } dw_row_kind;
 
-/* How a stream of weights is read.  What is best depends on the CPU's maker and the kind of rows (kernels_dot.h). */
+/* How a stream of weights is read.  What is best depends on the CPU's maker and the kind of rows (results/kernels.md). */
 typedef struct dw_reach {
     int first, second; // bytes ahead of the current ones that are prefetched into the first-level cache and the second
     bool few_sums;     // 128 bytes of F16 or BF16 take a chain of four additions, not of one or two
@@ -136,8 +136,8 @@ enum {
  *   - DW_PRECISION_BF16 is ROUNDED for every type and number of tokens, where the CPU has such products.
  *   - AMX takes BF16 for DW_PRECISION_INT8, too: products are faster and more precise.  Types that are not unpacked
  *     straight into tiles of BF16 are unpacked faster to bytes; up to DW_GEMM_FEW tokens they are multiplied so, as in
- *     decode.  (results/kernels.md.  Q6_K is faster as BF16 from 32 tokens on.  It stays, because then these types round
- *     up to 64 tokens alike, however they are cut.)
+ *     decode.  (results/kernels.md.  For Q6_K 64 is too many: it is faster as BF16 from 32 tokens on.  The limit stays,
+ *     because then these types round up to 64 tokens alike, however they are cut.)
  *   - So the precision depends on n_tokens, the tokens of this product.  Exact passes ask with n_tokens =
  *     DW_GEMM_TOKENS: their sums must not depend on it. */
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens);

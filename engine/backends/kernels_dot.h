@@ -113,8 +113,9 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
 
 /* Rows are read one after the other, so that the weights are one stream, but some short and long ones together
  * (kernels_dot_rows.inc), and long calls on Zen 5 as three streams (below).  What comes is prefetched into the second-level
- * cache, and from a shorter distance into the first: early prefetches there would drive out F32 activations.  On Zen 5
- * nothing is prefetched into the first from memory; the code below then prefetches the current bytes, which costs nothing.
+ * cache, and from a shorter distance into the first: early prefetches there would drive out F32 activations.  Where
+ * nothing is prefetched into the first (Zen 5 from memory, AMD with AVX2), the code below prefetches the current bytes,
+ * which cost nothing clear on Zen 3.
  * The CPU's maker and generation decide the distances (dw_reach_of in cpu_features.c); results/kernels.md has what they
  * were chosen from.
  *

@@ -175,9 +175,17 @@ static int copy_steps(lineage *l, const dw_gguf *parent, dw_err *err) {
     return found < 0 ? -1 : 0;
 }
 
+/* What another program did with the parent, as far as its keys say it. */
 static int add_upstream(lineage *l, const dw_gguf *parent, dw_err *err) {
     char text[256];
     dw_str by = {0};
+    bool unnamed = false;
+    const bool is_weighed = parent && dw_gguf_str(parent, "quantize.imatrix.file", &by, NULL) > 0;
+    if (is_weighed && lineage_learnt_unnamed(parent, &unnamed, err)) return -1;
+    if (unnamed) { // the key may go with this step
+        dw_show(text, sizeof text, by.ptr, by.len);
+        if (lineage_fact(l, "unnamed_data", *text ? text : "-", err)) return -1;
+    }
     if (!parent || dw_gguf_str(parent, LINEAGE_BY_UPSTREAM, &by, NULL) <= 0) return 0;
     dw_show(text, sizeof text, by.ptr, by.len);
     return lineage_fact(l, "parent_quantized_by", text, err);
@@ -553,6 +561,14 @@ static void put_command(FILE *to, const json_t *step, const char *output) {
     fputc('\n', to);
 }
 
+static void put_fact_of_upstream(FILE *to, const json_t *step) {
+    const char *by = json_string_value(json_object_get(json_object_get(step, "facts"), "parent_quantized_by"));
+    char text[256];
+    if (!by) return;
+    dw_show(text, sizeof text, by, strlen(by));
+    fprintf(to, "# here upstream quantized the file: %s\n", text);
+}
+
 static int put_step(FILE *to, const dw_gguf *g, const dw_kv *steps, size_t i, dw_err *err) {
     json_t *step = parse_step(steps, i, err);
     const bool is_last = i + 1 == steps->count;
@@ -560,6 +576,7 @@ static int put_step(FILE *to, const dw_gguf *g, const dw_kv *steps, size_t i, dw
     const bool ok = step && (next || is_last);
     if (ok) {
         const char *output = next ? text_of(next, "parent") : dw_gguf_path(g), *why = why_not(step, output);
+        put_fact_of_upstream(to, step);
         if (why) fprintf(to, "# step %zu is left out: %s\n", i + 1, why);
         else put_command(to, step, output);
     }
@@ -578,12 +595,13 @@ static void put_upstream(FILE *to, const dw_gguf *g) {
 
 char *lineage_commands(const dw_gguf *g, dw_err *err) {
     const dw_kv *steps;
-    if (find_steps(g, &steps, err) <= 0) return NULL;
+    const int found = find_steps(g, &steps, err);
+    if (found < 0 || (!found && !dw_gguf_find(g, LINEAGE_BY_UPSTREAM))) return NULL;
     char *lines;
     size_t size;
     int rc = 0;
     FILE *f = begin_text(&lines, &size);
-    for (size_t i = 0; i < steps->count && !rc; i++) rc = put_step(f, g, steps, i, err);
+    for (size_t i = 0; found && i < steps->count && !rc; i++) rc = put_step(f, g, steps, i, err);
     if (!rc) put_upstream(f, g);
     end_text(f);
     if (!rc) return lines;

@@ -11,7 +11,7 @@ struct dw_model {
     int *widths;          // owns hp.n_ff, n_head and n_head_kv
     bool is_in_two_parts; // a layer has hot and cold neurons
     const char *rope_scaling; // "linear", "yarn", or NULL: none, or by rope_freqs.weight alone
-    float rope_factor;        // of it
+    float rope_factor;    // of it
     float *rope_factors;  // (head_dim/2): divides the frequency of each pair; all 1 without scaling
     float rope_magnitude; // multiplies cos and sin (yarn)
     dw_pages matrices;    // copies of those that a token reads, if they were asked for (huge_pages.c)

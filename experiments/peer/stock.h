@@ -57,8 +57,8 @@ int stock_session_eval(stock_session *ss, const stock_tokens *tokens, dw_err *er
  * of it. */
 const float *stock_session_logits(stock_session *ss, int i);
 
-/* Quantizes a model file as llama-quantize does, and writes LINEAGE_BY_UPSTREAM into it.  type: "Q4_K_M", "Q6_K", ...; imatrix: an importance file of either
- * form or NULL.  Source tensors that are quantized already are refused by stock. */
+/* Quantizes a model file as llama-quantize does, and writes LINEAGE_BY_UPSTREAM into it.  type: "Q4_K_M", "Q6_K", ...;
+ * imatrix: an importance file of either form or NULL.  Source tensors that are quantized already are refused by stock. */
 int stock_quantize(stock *s, const char *in, const char *out, const char *type, const char *imatrix, int n_threads,
                    dw_err *err);
 

@@ -830,10 +830,10 @@ static comparison prepare(void) {
     const size_t all = c.n_ids / (size_t)o.n_ctx;
     c.first_window = o.windows.first ? o.windows.first - 1 : 0;
     const size_t end = o.windows.last ? (size_t)o.windows.last : all;
+    if (!o.text && end > all) die("random tokens make %zu windows; give a text (-f), or fewer --windows", all);
     if (end > all || end <= (size_t)c.first_window)
-        die("'%s' has %zu window%s of %d tokens, %s; give a longer text, or a smaller -c",
-            o.text ? o.text : "random text", all, plural((double)all), o.n_ctx,
-            o.windows.last ? "not all of those asked for" : "and one is needed");
+        die("'%s' has %zu window%s of %d tokens, %s; give a longer text, or a smaller -c", o.text ? o.text : "random",
+            all, plural((double)all), o.n_ctx, o.windows.last ? "not all of those asked for" : "and one is needed");
     if (c.n_ids < (size_t)o.prefill)
         die("the text has %zu token%s, --prefill wants %d", c.n_ids, plural((double)c.n_ids), o.prefill);
     c.n_windows = (int)(end - (size_t)c.first_window);

@@ -61,10 +61,10 @@ static int find_model(measure_book *b, const exp_rows *r, const char *model, kno
     for (size_t i = 0; i < r->n_rows; i++) {
         if (!is_model(r, i, model)) continue;
         const char *own = cell_of(r, i, "model_sha256");
-        if (sha256 && strcmp(sha256, own))
+        if (sha256 && strcmp(own, "-") && strcmp(sha256, "-") && strcmp(sha256, own))
             return dw_fail(err, "--against: rows of '%s' are of two models; give one of them by sha256: %.12s or %.12s",
                            model, sha256, own);
-        sha256 = own;
+        if (!sha256 || strcmp(own, "-")) sha256 = own;
         of[*n].row = i;
         const int found = find_view(b, r, i, &of[*n].sums, err);
         if (found < 0) return -1;

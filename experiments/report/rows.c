@@ -161,7 +161,6 @@ static int fill_cell(exp_rows *r, size_t row, const char *name, const char *valu
     return 0;
 }
 
-/* The columns of all files, each once; then the variables that are none yet. */
 /* Results of models, or other tables: rows of both have no columns to share. */
 static int check_kinds(const exp_rows *r, const char *const *paths, dw_err *err) {
     size_t first[2] = {SIZE_MAX, SIZE_MAX};
@@ -171,6 +170,7 @@ static int check_kinds(const exp_rows *r, const char *const *paths, dw_err *err)
                    paths[first[0]]);
 }
 
+/* The columns of all files, each once; then the variables that are none yet. */
 static int unite_columns(exp_rows *r, dw_err *err) {
     new_columns new = {.err = err};
     size_t row = 0;

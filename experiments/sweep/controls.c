@@ -518,10 +518,10 @@ static void add_fixed(controls *c) {
     if (has_fixed(c)) return;
     note_hidden(c, "gate", "--rule", "fixed neurons");
     for (size_t i = 0; i < c->n; i++) n += gets_fixed(c, i, true);
-    const char *own = is_named(c, "fixed") ? "fixed" : is_named(c, "fixed_seed") ? "fixed_seed" : NULL;
+    const char *seed = c->has_random ? "fixed_seed" : free_name(c, "seed", "fixed_seed"); // table --join seed
+    const char *own = is_named(c, "fixed") ? "fixed" : is_named(c, seed) ? seed : NULL;
     if (n && own) NOTE(c, "no control: fixed neurons for gates: the grid has its own '%s'; rename it\n", own);
     if (!n || own) return;
-    const char *seed = c->has_random ? "fixed_seed" : free_name(c, "seed", "fixed_seed"); // table --join seed
     PUT(c, "fixed = static random\n%s = 1 2 3 if fixed = random\n", seed);
     NOTE(c, "controls: for gates, the same neurons for every token, by energy and at random in three seeds (steps");
     for (size_t i = 0; i < c->n; i++) {

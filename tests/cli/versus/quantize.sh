@@ -17,10 +17,13 @@ deadwood collect -m m.gguf -f text.txt -c 64 -o im.h5 --export-imatrix im.gguf -
 deadwood versus -m m.gguf --quantize Q4_0 --imatrix im.gguf -o w.gguf 2>log || { cat log; exit 1; }
 deadwood inspect w.gguf --lineage | grep -q '^# after these commands upstream quantized the file: llama.cpp .*, Q4_0$'
 deadwood score -m w.gguf -f text.txt -c 64 --no-speed -t 1 -q -o rows.tsv >out
-deadwood table rows.tsv --columns tool,leak --format tsv | grep -q '^versus	-$'
+deadwood table rows.tsv --columns tool,type,leak --format tsv | grep -q '^versus	Q4_0	-$'
 deadwood requant -m w.gguf --type F32 -o f.gguf -q
 deadwood inspect f.gguf --json | grep -q '"parent_quantized_by":"llama.cpp '
-rm text.txt im.* w.gguf f.gguf out rows.tsv*
+deadwood inspect f.gguf --lineage | grep -q '^# here upstream quantized the file: llama.cpp .*, Q4_0$'
+deadwood score -m f.gguf -f text.txt -c 64 --no-speed -t 1 -q -o later.tsv >out
+deadwood table later.tsv --columns tool,type,leak --format tsv | grep -q '^requant	F32	-$'
+rm text.txt im.* w.gguf f.gguf out rows.tsv* later.tsv*
 
 # Upstream begins the file before it refuses to requantize.
 cp m.gguf kept.gguf
