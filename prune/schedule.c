@@ -10,13 +10,19 @@ static bool is_out_of_time(const schedule *s) { return s->steps && s->seconds + 
 double schedule_done(const schedule *s) {
     if (s->n_steps) return fmin(1, (double)s->steps / (double)s->n_steps);
     if (is_out_of_time(s)) return 1;
-    return s->steps ? s->seconds / (s->budget - s->reserve) : 0; // what came before the first step is no learning
+    return s->steps ? s->seconds / (s->budget - s->reserve) : 0;
+}
+
+/* As dw_cosine by steps: it rises to where the next step ends, and falls from where it begins. */
+static double cosine_of_time(const schedule *s) {
+    enum { FINE = 1 << 20 };
+    const double done = schedule_done(s), step = (s->steps ? s->longest : s->expected) / (s->budget - s->reserve);
+    const double rise = s->warm > 0 && step > 0 ? fmin(1, (done + step) / s->warm) : 1;
+    return rise * dw_cosine((uint64_t)(done * FINE), FINE, 0, s->last);
 }
 
 double schedule_rate(const schedule *s) {
-    enum { FINE = 1 << 20 }; // of a run that is planned by time
-    if (s->n_steps) return s->rate * dw_cosine(s->steps, s->n_steps, s->warm, s->last);
-    return s->rate * dw_cosine((uint64_t)(schedule_done(s) * FINE), FINE, s->warm, s->last);
+    return s->rate * (s->n_steps ? dw_cosine(s->steps, s->n_steps, s->warm, s->last) : cosine_of_time(s));
 }
 
 void schedule_clock(schedule *s, double seconds, double step_seconds) {

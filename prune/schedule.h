@@ -4,8 +4,9 @@
  *
  *     done = steps / n_steps        or   seconds / (budget - reserve)
  *
- * `reserve` is what the last measurement and the file need.  A step that would end too late is not begun; the first
- * step always is.  The rate follows dw_cosine over `done`.
+ * where seconds count from the first step on, and `reserve` is what the first and the last measurement and the file need.
+ * A step that would end too late is not begun; the first step always is.  The rate follows dw_cosine over `done`; by
+ * time, how long the next step will take is taken from the longest so far, at first from `expected`.
  *
  * The best.  After each tenth of the run the held-out loss is measured.  The values of the lowest one win.  After
  * `patience` measurements in a row that are not below the lowest, the run stops (Prechelt 1998, "Early stopping - but
@@ -21,11 +22,12 @@ enum { SCHEDULE_PARTS = 10 }; // of a run: measurements
 typedef struct schedule {
     uint64_t n_steps;       // planned; 0: by time
     double budget, reserve; // seconds, by time
+    double expected;        // seconds of the first step, by time; 0: unknown
     double rate, warm, last;
     int patience; // 0: the last values win, and nothing stops early
     /* state */
     uint64_t steps;     // done
-    double seconds;     // so far
+    double seconds;     // since the first step began
     double longest;     // step, in seconds
     int n_measured;     // tenths whose measurement is done
     uint64_t best_step; // 0: nothing was measured
@@ -35,7 +37,7 @@ typedef struct schedule {
 
 double schedule_done(const schedule *s); // 0 .. 1
 double schedule_rate(const schedule *s); // of the next step
-/* It is `seconds` after the run began.  A step of step_seconds has ended; 0: what ended is a measurement or a file. */
+/* It is `seconds` after the first step began.  A step of step_seconds has ended; 0: what ended is a measurement or a file. */
 void schedule_clock(schedule *s, double seconds, double step_seconds);
 bool schedule_is_due(const schedule *s);         // a measurement
 bool schedule_measure(schedule *s, double loss); // true: the values are the best so far

@@ -1011,8 +1011,9 @@ static void learns_sparsity(void) {
 
 /* Plays a run by the seconds of a step and of a measurement; returns when its command ends. */
 static double play(schedule *s, double step, double measurement, int *n_measured) {
-    double now = 2.5; // after the first measurement
-    s->seconds = now;
+    const double before = 2.5; // the first measurement
+    double now = 0;
+    s->reserve += before;
     for (*n_measured = 0; !schedule_ends(s);) {
         schedule_rate(s);
         s->steps++;
@@ -1024,7 +1025,7 @@ static double play(schedule *s, double step, double measurement, int *n_measured
         schedule_measure(s, 1.0 / *n_measured);
         schedule_clock(s, now, 0);
     }
-    return now;
+    return now + before;
 }
 
 static void minutes_are_planned(void) {
@@ -1038,6 +1039,15 @@ static void minutes_are_planned(void) {
     schedule slow = {.budget = 10, .reserve = 0.5, .rate = 1, .warm = 0.05};
     CHECK(play(&slow, 30, 0.5, &n) == 33 && slow.steps == 1 && n == 1, "a step longer than the budget: %llu steps",
           (unsigned long long)slow.steps);
+    /* The rates of steps by time are those of as many steps by tokens, nearly; also the first. */
+    schedule same = {.budget = 62, .reserve = 2, .expected = 1, .rate = 1, .warm = 0.05}, steps = same;
+    steps.n_steps = 60;
+    for (int i = 0; i < 60; i++) {
+        CHECK(fabs(schedule_rate(&same) - schedule_rate(&steps)) < 1e-4, "step %d: %g by time, %g by tokens", i,
+              schedule_rate(&same), schedule_rate(&steps));
+        same.steps++, steps.steps++;
+        schedule_clock(&same, i + 1, 1);
+    }
     schedule by_tokens = {.n_steps = 25, .rate = 1, .warm = 0.05};
     play(&by_tokens, 0.7, 0.5, &n);
     CHECK(by_tokens.steps == 25 && n == 10, "%llu steps, %d measurements", (unsigned long long)by_tokens.steps, n);
