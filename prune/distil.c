@@ -53,7 +53,7 @@ static size_t n_places(const distil *d, const distil_text *t) { return t->n_trai
 void distil_draw(const distil *d, uint64_t step) {
     dw_rng rng;
     uint64_t n_all = 0;
-    dw_rng_seed(&rng, dw_splitmix(d->o.seed) ^ dw_splitmix(step));
+    dw_rng_seed(&rng, dw_splitmix(dw_splitmix(d->o.seed) + step));
     for (size_t i = 0; i < d->n_text; i++) n_all += n_places(d, &d->text[i]);
     for (int w = 0; w < d->o.batch; w++) {
         size_t at = dw_rng_below(&rng, n_all);

@@ -449,6 +449,8 @@ static distil_options options_of(const run *r, dw_pool *pool) {
         .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = o.decay, .clip = o.clip}};
 }
 
+static const char draws[] = "draws 2"; // of windows: distil_draw
+
 /* All that decides the result. */
 static int identify(run *r, dw_err *err) {
     char backend[32] = "", *arguments = lineage_arguments(&program, err); // all 32 bytes are hashed
@@ -462,6 +464,7 @@ static int identify(run *r, dw_err *err) {
     dw_sha256_add(&h, r->weights.sha256, strlen(r->weights.sha256));
     dw_sha256_add(&h, backend, strlen(backend) + 1);
     dw_sha256_add(&h, arguments, strlen(arguments));
+    dw_sha256_add(&h, draws, sizeof draws);
     dw_sha256_end(&h, r->identity);
     free(arguments);
     return 0;
@@ -472,11 +475,15 @@ static void identify_cache(const run *r, uint8_t identity[32]) {
     char backend[32] = "", text[160];
     dw_sha256 h;
     tool_backend_text(backend);
-    const int n = snprintf(text, sizeof text, "%d %d %d %d %d %a", o.seed, o.batch, o.n_ctx, o.n_held, (int)r->in.bos,
-                           o.temperature);
+    const int n = snprintf(text, sizeof text, "%d %d %d %d %d %a %s", o.seed, o.batch, o.n_ctx, o.n_held,
+                           (int)r->in.bos, o.temperature, draws);
     dw_sha256_begin(&h);
     dw_sha256_add(&h, r->in.teacher_sha256, 64);
-    for (size_t i = 0; i < r->in.n_text; i++) dw_sha256_add(&h, r->in.text[i].sha256, 64);
+    for (size_t i = 0; i < r->in.n_text; i++) { // the ids are those of the student's tokenizer
+        uint8_t ids[32];
+        measure_ids_hash(r->in.text[i].id, r->in.text[i].n, ids);
+        dw_sha256_add(&h, ids, sizeof ids);
+    }
     dw_sha256_add(&h, backend, strlen(backend) + 1);
     dw_sha256_add(&h, text, (size_t)n);
     dw_sha256_end(&h, identity);

@@ -130,7 +130,7 @@ static void decode_values(const dw_parameters *p, const dw_parameter *item) {
 static void begin_factors(const dw_parameters *p, const dw_parameter *item, uint64_t seed) {
     const size_t n_in = item->source.ne[0];
     dw_rng rng;
-    dw_rng_seed(&rng, dw_splitmix(seed) ^ dw_splitmix(item->first + 1));
+    dw_rng_seed(&rng, dw_splitmix(dw_splitmix(seed) + item->first));
     for (size_t i = 0; i < (size_t)item->rank * n_in; i++)
         p->value[item->first + i] = (float)(dw_rng_normal(&rng) / sqrt((double)n_in));
 }
