@@ -133,6 +133,7 @@ void exp_cell(const exp_result *r, const exp_column *c, char *cell, size_t size)
         snprintf(cell, size, "%s", c->digits || !*text ? "-" : text);
     for (char *p = cell; *p; p++)
         if ((unsigned char)*p < ' ' || *p == 127) *p = '?';
+    for (char *p = cell; *(p += dw_utf8_len(p, strlen(p)));) *p = '?'; // of names that are none, or were cut
 }
 
 /* ---- output ----------------------------------------------------------------------------------------------- */

@@ -219,7 +219,7 @@ typedef struct value_table { // of one tensor
 } value_table;
 
 /* How random bytes become blocks of a type.  Codes are uniform; their mean is cancelled by a random sign of the
- * scale, or where the type has a minimum, by minimum = middle * scale exactly. */
+ * scale, or where the type has a minimum, by minimum = middle * scale, rounded to F16. */
 typedef struct block_form {
     dw_qtype type;
     int d_at, min_at;    // byte offsets of the F16 scale and minimum; min_at -1: none, the scale is signed

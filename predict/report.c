@@ -107,12 +107,13 @@ static int write_line(dw_out *out, const predict_result *x, predict_learn_method
                         is_own ? NAN : g->mean,
                         is_own ? NAN : g->se,
                         is_own ? NAN : g->half};
-    char layer[16] = "*", form[48] = "-";
+    char layer[16] = "*", epochs[16] = "-", form[48] = "-";
     if (x->layer >= 0) snprintf(layer, sizeof layer, "%d", x->layer);
+    if (x->layer >= 0) snprintf(epochs, sizeof epochs, "%d", x->n_epochs);
     if (is_own && x->layer >= 0) snprintf(form, sizeof form, "%s", x->n_linear ? "linear" : "network");
     if (is_own && x->layer < 0) snprintf(form, sizeof form, "%d linear, %d network", x->n_linear, x->n_network);
-    if (dw_out_printf(out, err, "%s\t%s\t%llu\t%llu\t%d\t%d", layer, predict_learn_method_names[m],
-                      (unsigned long long)t->n_tokens, (unsigned long long)t->n_decisions, x->rank, x->n_epochs))
+    if (dw_out_printf(out, err, "%s\t%s\t%llu\t%llu\t%d\t%s", layer, predict_learn_method_names[m],
+                      (unsigned long long)t->n_tokens, (unsigned long long)t->n_decisions, x->rank, epochs))
         return -1;
     if (write_numbers(out, v, sizeof v / sizeof *v, err)) return -1;
     return dw_out_printf(out, err, "\t%zu\t%s\n", x->n_windows, form);

@@ -70,7 +70,7 @@ static bool is_ffn(dw_weight w) {
 
 static bool is_any(dw_weight w) { return w != DW_W_DOWN_T; }
 static bool is_down_or_norm(dw_weight w) { return w == DW_W_DOWN || is_bias_or_norm(w); }
-static bool is_of_layer(dw_weight w) { return is_any(w) && (!dw_weight_is_of_model(w) || w == DW_W_OUTPUT_NORM); }
+static bool is_of_layer(dw_weight w) { return is_any(w) && (!dw_weight_is_of_model(w) || is_bias_or_norm(w)); }
 
 static const struct trained {
     const char *name, *help;

@@ -197,12 +197,18 @@ static int named_type(choice *c, const dw_model *m, const dw_tensor *t, wish *w,
     return 0;
 }
 
-/* The ffn_down that a tensor ffn_down_t is a transposed copy of; NULL: it is none. */
+/* Whether the tensor is ffn_down_t, a transposed copy of the layer's ffn_down. */
+static bool is_copy_of_down(const char *name, int *layer) {
+    const char *part;
+    *layer = dw_layer_of(name, &part);
+    return *layer >= 0 && !strcmp(part, "ffn_down_t.weight");
+}
+
+/* The ffn_down that a tensor is a transposed copy of; NULL: it is none. */
 static const dw_tensor *copied_down(const dw_gguf *g, const dw_tensor *t) {
     char name[64];
-    const char *part;
-    const int l = dw_layer_of(t->name, &part);
-    if (l < 0 || strcmp(part, "ffn_down_t.weight")) return NULL;
+    int l;
+    if (!is_copy_of_down(t->name, &l)) return NULL;
     snprintf(name, sizeof name, "blk.%d.ffn_down.weight", l);
     return dw_gguf_find_tensor(g, name);
 }
@@ -254,13 +260,15 @@ static bool is_weighed(const target *t) {
 static int check_target(const choice *c, const target *t, dw_err *err) {
     const dw_tensor *from = t->from;
     const quant_type *to = t->to;
+    int layer;
     if (t->ne[0] % (size_t)to->multiple) return fail_blocks(c, t, err);
     if (from->type->block > 1 && to->stored->id != DW_F32 && !is_row_copy(t) && !o.lossy_twice)
         return dw_fail(err,
                        "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, "
                        "--lossy-twice, or F32, which loses nothing",
                        t->name, from->type->name, to->name);
-    if (c->mixture && !t->weight && kit_mixture_needs_weights(c->mixture, from, to->stored))
+    const bool needs = c->mixture && !is_copy_of_down(from->name, &layer); // -s does not weigh the copy
+    if (needs && !t->weight && kit_mixture_needs_weights(c->mixture, from, to->stored))
         return kit_weights_fail(o.weights, from, o.mixture, err);
     return 0;
 }

@@ -795,9 +795,9 @@ static void other_run(void) {
 }
 
 typedef struct line { // of the report
-    char layer[8], method[16];
+    char layer[8], method[16], epochs[8]; // "-": of all layers
     unsigned long long tokens, decisions;
-    int rank, epochs;
+    int rank;
     double open, active, accuracy, recall, precision, mass, mass_5;
 } line;
 
@@ -806,10 +806,11 @@ static bool find_line(const char *path, const char *layer, const char *method, l
     bool found = false;
     FILE *f = fopen(path, "re");
     while (f && !found && fgets(text, sizeof text, f))
-        found = sscanf(text, "%7s %15s %llu %llu %d %d %lf %lf %lf %lf %lf %lf %lf", x->layer, x->method, &x->tokens,
-                       &x->decisions, &x->rank, &x->epochs, &x->open, &x->active, &x->accuracy, &x->recall,
+        found = sscanf(text, "%7s %15s %llu %llu %d %7s %lf %lf %lf %lf %lf %lf %lf", x->layer, x->method, &x->tokens,
+                       &x->decisions, &x->rank, x->epochs, &x->open, &x->active, &x->accuracy, &x->recall,
                        &x->precision, &x->mass, &x->mass_5) == 13 &&
-                !strcmp(x->layer, layer) && !strcmp(x->method, method);
+                !strcmp(x->layer, layer) && !strcmp(x->method, method) &&
+                !strcmp(x->epochs, "-") == !strcmp(layer, "*");
     if (f) fclose(f);
     return found;
 }

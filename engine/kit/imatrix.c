@@ -347,6 +347,8 @@ int kit_imatrix_read(kit_imatrix *im, const char *path, dw_err *err) {
 
 int kit_imatrix_write(const kit_imatrix *im, const char *path, kit_imatrix_form form, dw_err *err) {
     if (!im->n_entry) return dw_fail(err, "the imatrix has no entries, so it is not written");
+    for (size_t i = 0; i < im->n_entry; i++)
+        if (check_means(&im->entry[i], err)) return -1;
     if (form == KIT_IMATRIX_GGUF) return write_gguf(im, path, err);
     dw_out *out = dw_out_open(path, err);
     const int rc = out && !write_old(im, out, err) && !dw_out_commit(out, err) ? 0 : -1;

@@ -766,9 +766,14 @@ long lineage_shared_end(const lineage_split *text, size_t n_text, size_t *learnt
             const end_run run = run_at(text, t, at), *found = find_end(end, n, &run, text);
             if (!found) continue;
             const lineage_split *other = &text[found->text];
+            long before = 0; // tokens of the run: the hit is a whole block of the text that teaches
+            while (before < (long)at && before < (long)found->at - (long)other->n_train &&
+                   text[t].id[at - (size_t)before - 1] == other->id[found->at - (size_t)before - 1])
+                before++;
             while (at + (size_t)shared < text[t].n_train && found->at + (size_t)shared < other->n &&
                    text[t].id[at + (size_t)shared] == other->id[found->at + (size_t)shared])
                 shared++;
+            shared += before;
             *learnt = t, *held = found->text;
         }
     free(end);

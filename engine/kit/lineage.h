@@ -96,8 +96,8 @@ typedef struct lineage_split { // a text: its tokens before n_train are learnt f
     size_t n, n_train;
     const char *sha256; // of the file
 } lineage_split;
-/* Tokens of the first run, of 48 or more, that text *learnt learns from and text *held, of another file, has in its end.
- * 0: there is none; -1: an error. */
+/* Tokens of the first run that text *learnt learns from and text *held, of another file, has in its end: of 63 or more,
+ * and perhaps of 48 to 62.  0: there is none; -1: an error. */
 long lineage_shared_end(const lineage_split *text, size_t n_text, size_t *learnt, size_t *held, dw_err *err);
 /* Calls fn for every step, oldest first.  A step is a JSON object of jansson, which has tool and args. */
 struct json_t;
