@@ -338,6 +338,14 @@ static const char *value_of(const json_t *args, size_t i, const char *option) {
     return arg[n] == '=' ? arg + n + 1 : arg[n] ? NULL : json_string_value(json_array_get(args, i + 1));
 }
 
+static bool has_flag(const json_t *args, const char *flag) {
+    for (size_t i = 0; i < json_array_size(args); i++) {
+        const char *arg = json_string_value(json_array_get(args, i));
+        if (arg && !strcmp(arg, flag)) return true;
+    }
+    return false;
+}
+
 /* Tokens of the texts of a step: what is known of a train that does not say how many it learnt from. */
 static json_int_t step_tokens(const json_t *step) {
     json_int_t n = 0;
@@ -432,6 +440,8 @@ static void fill_step(void *history_pointer, const json_t *step) {
         if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
     }
     fill_type(r, args, heals);
+    if (cuts && *r->repair && has_flag(args, "--sequential"))
+        snprintf(r->repair + strlen(r->repair), sizeof r->repair - strlen(r->repair), " sequential");
     if (cuts && h->has_cut) add_cut(r, &before);
     h->has_cut |= cuts;
     if (tokens_before > 0) add_training(r, tokens_before, minutes_before);

@@ -46,7 +46,7 @@ static const opt_row rows[] = {
     {"group", 0, OPT_CHOICE, 0, &o.group, NULL, "N",
      "neurons that are open or closed together; default: 1, of --rule group-max 64, or 32 where 64 does not divide every width",
      OPT_CHOICES(groups)},
-    {"seed", 0, OPT_INT, 0, &o.seed, NULL, "N", "seed of --rule random, without effect for static; default: 0", .min = 0, .max = 2147483647},
+    {"seed", 0, OPT_INT, 0, &o.seed, NULL, "N", "seed of --rule random; other rules draw nothing; default: 0", .min = 0, .max = 2147483647},
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE",
      "a 16-bit file of the same model: transposed copies are encoded from it"},
     {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL,
@@ -499,8 +499,6 @@ static void check_usage(void) {
     if (o.group && !predict_rule_fits(rule, atoi(o.group)))
         die_usage("--rule %s works on groups of %s, not of %s; give --group", rule->name, rule->groups, o.group);
     if (needs_stats(rule) && !o.stats) die_usage("--rule %s needs statistics of the model: -s stats.h5", rule->name);
-    if (opt_is_given("seed") && !rule->metric) // a grid gives one to static, too, beside random
-        die_usage("--rule %s draws nothing; --seed is for --rule random", rule->name);
 }
 
 static int make(inputs *in, gating *g, dw_err *err) {

@@ -720,9 +720,6 @@ static void controls(void) {
     CHECK(test_run("deadwood-gate -m %s -o %s --rule static --activity 0.4", model, file("x.gguf")) == 2 &&
               strstr(test_run_output(), "-s stats.h5"),
           "%s", test_run_output());
-    CHECK(test_run("deadwood-gate -m %s -s %s -o %s --rule cats --seed 3 --activity 0.4", model, stats_of(model),
-                   file("x.gguf")) == 2,
-          "%s", test_run_output());
     CHECK(test_run("deadwood-trace -q -m %s -f %s -o %s -c 64 --tokens 256", file("r0.gguf"), a_text(), file("x.h5")) ==
                   1 &&
               strstr(test_run_output(), "the same neurons for every token"),

@@ -1307,7 +1307,7 @@ static void collapses(void) {
     judged("2.30", "-", "keep", "-");
     judged("2.31", "-", "collapsed", "ln ratio 2.31, above ln 10");
     judged("2.70", "0.2", "keep", "-"); // 2.13 standard errors below it is 2.27
-    judged("2.75", "0.2", "collapsed", "ln ratio 2.75 ± 0.43, above ln 10");
+    judged("2.75", "0.2", "collapsed", "ln ratio 2.75 ± 0.2, above ln 10");
     judged("1", "0.01", "keep", "-");
     judged("-", "-", "-", "not judged: it has no ln ratio, which score --base gives");
 }

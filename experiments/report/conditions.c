@@ -230,6 +230,7 @@ static bool is_shown(const exp_sheet *s, const char *column) {
 static bool is_wanted(const exp_sheet *s, const exp_heading *h, exp_role role) {
     const bool of_text = !strcmp(h->column, "windows") || !strcmp(h->column, "tokens_scored");
     if (h->role != role || is_shown(s, h->column) || exp_rows_find(s->rows, h->column) < 0) return false;
+    if (role == EXP_TREATMENT && has_labels(s) && exp_labels_tell(&s->labels, h->column)) return false;
     if (role == EXP_TREATMENT) return h->usual && (!s->join || strcmp(h->column, s->join));
     return !(of_text && is_shown(s, "text"));
 }
@@ -386,16 +387,20 @@ static int print_leaks(FILE *out, const exp_sheet *s, dw_err *err) {
 
 /* What gated files hold besides the model, where their size is shown. */
 static void print_gates(FILE *out, const exp_sheet *s) {
-    for (size_t i = 0; i < s->lines->n; i++) {
+    size_t n_gated = 0, n_choosing = 0; // with predictors, or with the fixed choice of static and random
+    for (size_t i = 0; i < s->lines->n && is_shown(s, "file_bytes"); i++) {
         const char *note = cell_of(s->rows, s->lines->line[i].row[0], "note");
-        if (!is_note_of_gate("note", note) || !is_shown(s, "file_bytes")) continue;
-        print_paragraph(out, strstr(note, "predictors")
-                                 ? "MB of gated models include down_t, a transposed copy of down, and predictors; "
-                                   "column note says how much."
-                                 : "MB of gated models include down_t, a transposed copy of down; column note says "
-                                   "how much.");
-        return;
+        n_gated += is_note_of_gate("note", note);
+        n_choosing += is_note_of_gate("note", note) && strstr(note, "predictors");
     }
+    if (!n_gated) return;
+    print_paragraph(out, !n_choosing ? "MB of gated models include down_t, a transposed copy of down; column note says "
+                                       "how much."
+                         : n_choosing == n_gated
+                             ? "MB of gated models include down_t, a transposed copy of down, and predictors; column "
+                               "note says how much."
+                             : "MB of gated models include down_t, a transposed copy of down, and in some files "
+                               "predictors (or the choice of static and random); column note says how much.");
 }
 
 /* What the words of the column verdict mean. */

@@ -14,21 +14,26 @@ static const char *model_of(const exp_labels *l, const exp_line *line) {
 
 /* What was done, but for what follows from other columns. */
 static bool is_telling(const char *column) {
-    static const char *const results[] = {"tool", "rate_reached", "nominal_bits", "tokens_trained",
-                                          "minutes_trained"};
+    static const char *const results[] = {"tool", "rate_reached", "nominal_bits", "minutes_trained"};
     for (size_t i = 0; i < sizeof results / sizeof *results; i++)
         if (!strcmp(column, results[i])) return false;
     return exp_heading_of(column).role == EXP_TREATMENT;
 }
 
+/* Steps that are done or not: no value then says that it was not. */
+static bool may_be_left_out(const char *column) {
+    return !strcmp(column, "repair") || !strcmp(column, "tokens_trained");
+}
+
 /* Two lines, dense ones or others, have different known values. */
 static bool differs(const exp_rows *r, const exp_lines *lines, int column, bool dense) {
     const char *first = NULL;
+    const bool any = may_be_left_out(r->column[column]);
     for (size_t i = 0; i < lines->n; i++) {
         if (lines->line[i].is_dense != dense) continue;
         const char *text = exp_line_text(r, &lines->line[i], column);
-        if (!text || (first && is_known(text) && strcmp(first, text))) return true;
-        if (is_known(text)) first = text;
+        if (!text || (first && (any || is_known(text)) && strcmp(first, text))) return true;
+        if (any || is_known(text)) first = text;
     }
     return false;
 }
@@ -114,7 +119,7 @@ bool exp_labels_are_needed(const exp_rows *r, const exp_lines *lines) {
 static void append(char text[EXP_LABEL], size_t *n, const char *head, const char *value) {
     char clipped[80];
     exp_clip(clipped, sizeof clipped, value);
-    const char *comma = *n ? ", " : "", *space = *head ? " " : "";
+    const char *comma = *n ? ", " : "", *space = *head && *clipped ? " " : "";
     const int used = snprintf(text + *n, EXP_LABEL - *n, "%s%.40s%s%s", comma, head, space, clipped);
     if (used > 0 && *n + (size_t)used < EXP_LABEL) *n += (size_t)used;
     else text[*n] = 0;
@@ -124,6 +129,23 @@ static void append(char text[EXP_LABEL], size_t *n, const char *head, const char
 static const char *said_in(const exp_labels *l, const exp_line *line, const bool *wanted, size_t i) {
     const char *value = !wanted || wanted[i] ? exp_line_text(l->rows, line, l->column[i]) : NULL;
     return value && is_known(value) ? value : NULL;
+}
+
+static const char *cell_of(const exp_labels *l, const exp_line *line, const char *column) {
+    const int at = exp_rows_find(l->rows, column);
+    return at < 0 ? "-" : exp_rows_cell(l->rows, line->row[0], at);
+}
+
+bool exp_is_healed(const exp_labels *l, const exp_line *line) {
+    return is_known(cell_of(l, line, "tokens_trained")) && strcmp(cell_of(l, line, "rule"), "predictors");
+}
+
+/* "healed 6144 tokens"; without their number where the run was planned by time or rows were joined. */
+static void append_healed(char text[EXP_LABEL], size_t *n, const exp_labels *l, const exp_line *line) {
+    char tokens[48] = "";
+    const char *count = exp_line_text(l->rows, line, exp_rows_find(l->rows, "tokens_trained"));
+    if (count && !is_known(cell_of(l, line, "minutes_trained"))) snprintf(tokens, sizeof tokens, "%.30s tokens", count);
+    append(text, n, "healed", tokens);
 }
 
 /* Whether a column before the i-th says the same: type, types and a sweep's variable may. */
@@ -139,14 +161,23 @@ static bool is_said_before(const exp_labels *l, const exp_line *line, const bool
 static size_t append_treatment(char text[EXP_LABEL], size_t n, const exp_labels *l, const exp_line *line,
                                const bool *wanted) {
     for (size_t i = 0; i < l->n_columns; i++) {
-        const char *value = said_in(l, line, wanted, i);
+        const char *name = l->rows->column[l->column[i]], *value = said_in(l, line, wanted, i);
+        if (!strcmp(name, "tokens_trained")) {
+            if ((!wanted || wanted[i]) && exp_is_healed(l, line)) append_healed(text, &n, l, line);
+            continue;
+        }
         if (!value) continue;
-        const char *name = l->rows->column[l->column[i]];
         const bool headed = needs_head(name, value);
         if (!headed && is_said_before(l, line, wanted, i, value)) continue;
         append(text, &n, !headed ? "" : !strcmp(name, "rate") ? "rate" : exp_heading_of(name).head, value);
     }
     return n;
+}
+
+bool exp_labels_tell(const exp_labels *l, const char *column) {
+    for (size_t i = 0; i < l->n_columns; i++)
+        if (!strcmp(l->rows->column[l->column[i]], column)) return l->differs[i] && may_be_left_out(column);
+    return false;
 }
 
 void exp_label(char text[EXP_LABEL], const exp_labels *l, const exp_line *line) {

@@ -30,6 +30,9 @@ void exp_labels_release(exp_labels *l);
 bool exp_labels_are_needed(const exp_rows *r, const exp_lines *lines);
 
 void exp_label(char text[EXP_LABEL], const exp_labels *l, const exp_line *line);
+/* Whether labels tell lines apart by a step that may be left out: repair, or tokens_trained of heal. */
+bool exp_labels_tell(const exp_labels *l, const char *column);
+bool exp_is_healed(const exp_labels *l, const exp_line *line);
 /* The label of the line of a model's file; the name itself where no line has it. */
 void exp_label_of_model(char text[EXP_LABEL], const exp_labels *l, const char *model);
 

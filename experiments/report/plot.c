@@ -45,6 +45,7 @@ typedef struct plot {
     size_t n_y;
     int by[MAX_BY], n_by;
     bool joins_plain;     // plain quantizations are one series
+    const exp_labels *labels; // of a sweep's lines; NULL: there are none
     point *point;         // n_points, by series, then x
     size_t n_points;
     double base_ppl;      // what rows say of their base; NaN: unknown, or not what is drawn
@@ -139,12 +140,24 @@ static const char *treatment_of(const plot *p, const exp_rows *r, const exp_line
     return "";
 }
 
+/* Cuts that were repaired or healed, and others, are no one series. */
+static void name_treatment(char name[LABEL - 60], const plot *p, const exp_rows *r, const exp_line *line) {
+    exp_clip(name, LABEL - 60, treatment_of(p, r, line));
+    size_t n = strlen(name);
+    const bool is_pruned_line = p->labels && is_pruned(r, line);
+    const char *repair = is_pruned_line && exp_labels_tell(p->labels, "repair") ? cell_of(r, line, "repair") : "-";
+    if (is_known(repair)) n += (size_t)snprintf(name + n, LABEL - 60 - n, ", %.20s", repair);
+    if (is_pruned_line && n < LABEL - 60 && exp_labels_tell(p->labels, "tokens_trained") &&
+        exp_is_healed(p->labels, line))
+        snprintf(name + n, LABEL - 60 - n, ", healed");
+}
+
 /* "energy, group 64": the values of a line in the columns `by`, or what was done.  Numbers are told apart by the name
  * of their column.  Columns without a value are left out; "no metric" where none has one. */
 static void name_series(char name[LABEL - 60], const plot *p, const exp_rows *r, const exp_line *line) {
     size_t n = 0;
     name[0] = 0;
-    if (!p->n_by) exp_clip(name, LABEL - 60, treatment_of(p, r, line));
+    if (!p->n_by) name_treatment(name, p, r, line);
     for (int i = 0; i < p->n_by; i++) {
         char value[40];
         exp_clip(value, sizeof value, exp_rows_cell(r, line->row[0], p->by[i]));
@@ -210,6 +223,7 @@ static int collect_points(plot *p, const exp_sheet *s, const bool *is_key, dw_er
     p->point = dw_alloc(n, sizeof *p->point, "points", err);
     p->label = dw_alloc(n, sizeof *p->label, "series", err);
     if (!p->point || !p->label) return -1;
+    p->labels = s->labels.rows ? &s->labels : NULL;
     for (size_t i = 0; i < s->lines->n && !p->n_by && s->rows->are_results; i++)
         p->joins_plain |= !s->lines->line[i].is_dense && is_pruned(s->rows, &s->lines->line[i]);
     for (size_t i = 0; i < s->lines->n; i++) {

@@ -565,11 +565,16 @@ static bool is_length(const char *column) {
     return !strcmp(column, "tokens_trained") || !strcmp(column, "minutes_trained");
 }
 
+/* Variables of controls that a sweep adds: twin_seed, fixed_seed. */
+static bool is_seed_of_control(const char *column, const char *join) {
+    return !strcmp(join, "seed") && (!strcmp(column, "twin_seed") || !strcmp(column, "fixed_seed"));
+}
+
 /* All keys but the column that rows are joined over, and but the length of training unless `with_lengths`. */
 static void find_keys(bool *key, const exp_rows *r, const char *join, bool with_lengths) {
     for (size_t c = 0; c < r->n_columns; c++) {
         const char *name = r->column[c];
-        key[c] = exp_is_key(name) && strcmp(name, join) && !is_hash_of(name, join) &&
+        key[c] = exp_is_key(name) && strcmp(name, join) && !is_hash_of(name, join) && !is_seed_of_control(name, join) &&
                  (with_lengths || !is_length(name));
     }
 }

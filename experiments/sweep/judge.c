@@ -547,7 +547,7 @@ static const char *model_of(const judge *j, const standing *s) { return cell(&j-
 static char *reason_of(const judge *j, const standing *row, const char *verdict, dw_err *err) {
     const standing *s = decider(j, row);
     const char *by = s == row ? "" : ", on the texts of role select";
-    const double error = measure_half_width(&s->ratio, 0.9), apart = measure_half_width(&s->difference, 0.9);
+    const double error = s->ratio.se, apart = s->difference.se;
     if (!strcmp(verdict, "collapsed"))
         return isnan(error) ? dw_format(err, "ln ratio %.3g, above ln 10%s", s->ratio.mean, by)
                             : dw_format(err, "ln ratio %.3g ± %.2g, above ln 10%s", s->ratio.mean, error, by);

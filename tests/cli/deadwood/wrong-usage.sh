@@ -68,7 +68,6 @@ wrong 'give one of'                requant -m m.gguf -o made
 wrong 'needs --cold-type'          requant -m m.gguf -o made --cold-rate 0.5
 wrong 'or 128, not of 1; give --group' gate -m m.gguf -s text.txt -o made --rule group-max --group 1 --activity 0.5
 wrong 'of 1, not of 32'            gate -m m.gguf -s text.txt -o made --rule cats --group 32 --activity 0.5
-wrong 'draws nothing'              gate -m m.gguf -s text.txt -o made --rule cats --seed 0 --activity 0.5
 wrong 'begins below 1'             collect -m m.gguf -f text.txt -o made --windows 0-2
 wrong 'give a model'               score -f text.txt
 wrong 'of one model'               score -m m.gguf m.gguf -f text.txt --store made
