@@ -376,7 +376,7 @@ void dw_train_set_tap(dw_train *t, const dw_grad_tap *tap); // copied; NULL: non
 typedef struct dw_sampler_options {
     double temperature; // 0: greedy
     int top_k;          // 0: all
-    double top_p;       // 1: all
+    double top_p;       // 1: all; 0, as everything below the likeliest's share, is greedy
     double min_p;       // 0: all
     uint64_t seed;
 } dw_sampler_options;

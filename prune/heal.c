@@ -354,6 +354,7 @@ typedef struct run {
     uint64_t measured;     // step after which held_out was measured
     bool told_of_rise;
     bool start_wins; // the weights of before are written
+    bool best_wins;  // those after the step of the lowest loss are
 } run;
 
 static const struct trained *what_is_trained(void) {
@@ -717,7 +718,8 @@ static int stamp_types(const run *r, lineage *l, dw_err *err) {
 static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->in.model), err);
     char tokens[32], minutes[32] = "";
-    snprintf(tokens, sizeof tokens, "%.0f", r->start_wins ? 0 : tokens_of(r));
+    const uint64_t n_steps = r->start_wins ? 0 : r->best_wins ? r->d.plan.best_step : r->d.plan.steps;
+    snprintf(tokens, sizeof tokens, "%.0f", (double)n_steps * o.batch * o.n_ctx);
     const double took = r->start_wins ? 0 : r->d.plan.seconds / 60;
     if (o.minutes > 0) snprintf(minutes, sizeof minutes, took < 1 ? "%.3g" : "%.2f", took);
     int rc = !l || lineage_input_hashed(l, o.model, r->in.model_sha256, err) ||
@@ -870,6 +872,7 @@ static void end_run(run *r) {
     }
     if (p->best_step < p->steps) {
         distil_take_best(&r->d);
+        r->best_wins = true;
         say("the values after step %llu win, whose held-out loss is the lowest of those measured",
             (unsigned long long)p->best_step);
     }

@@ -16,7 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* For what must hold inside the engine whatever the caller does.  Checked only in builds with -DDW_DEBUG. */
+/* For what must hold inside the engine, and for what the caller of a function has to keep to.  Checked only in builds
+ * with -DDW_DEBUG (make DEBUG=1). */
 #ifdef DW_DEBUG
 #include <assert.h>
 #define dw_assert assert

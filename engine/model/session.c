@@ -40,6 +40,8 @@ static int fill_options(dw_session *s, const dw_session_options *given, dw_err *
     if (!o->n_out) o->n_out = o->n_batch;
     if (!o->precision) o->precision = o->exact ? DW_PRECISION_SPLIT : DW_PRECISION_INT8;
     if ((unsigned)o->kv > DW_KV_CACHE_Q8_0) return dw_fail(err, "cache type %d is unknown", (int)o->kv);
+    if ((unsigned)o->precision > DW_PRECISION_BF16) return dw_fail(err, "precision %d is unknown", (int)o->precision);
+    if ((unsigned)o->select > DW_SELECT_DENSE) return dw_fail(err, "selection %d is unknown", (int)o->select);
     if (o->kv == DW_KV_CACHE_Q8_0 && hp->head_dim % 32)
         return dw_fail(err, "a Q8_0 cache has blocks of 32 values, the heads of this model have %d; give --kv f16",
                        hp->head_dim);
@@ -176,7 +178,7 @@ static int run_passes(dw_session *s, const dw_batch *b, range r, start where, fl
 }
 
 int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err) {
-    dw_assert(b->token || !b->n_tokens);
+    if (!b->token && b->n_tokens) return dw_fail(err, "a batch of %d tokens has no list of them", b->n_tokens);
     if (run_passes(s, b, (range){0, s->net.hp.n_layer, true, true}, AT_MOST_PAST, NULL, err)) return -1;
     memcpy(s->n_past, s->next_past, (size_t)s->o.n_seq * sizeof *s->n_past);
     return 0;
