@@ -365,9 +365,17 @@ static int print_markdown(FILE *out, const exp_sheet *s, dw_err *err) {
 static const char *latex_of(const char *at, size_t *n, char own[8]) {
     static const struct {
         const char *text, *latex;
-    } forms[] = {{"±", "$\\pm$"}, {"≥", "$\\ge$"}, {"÷", "$\\div$"}, {"…", "\\ldots{}"}, {"~", "\\textasciitilde{}"},
-                 {"^", "\\textasciicircum{}"}, {"<", "\\textless{}"}, {">", "\\textgreater{}"}, {"|", "\\textbar{}"},
-                 {"\"", "\\textquotedbl{}"}};
+    } forms[] = {{"±", "$\\pm$"},
+                 {"≥", "$\\ge$"},
+                 {"÷", "$\\div$"},
+                 {"…", "\\ldots{}"},
+                 {"~", "\\textasciitilde{}"},
+                 {"^", "\\textasciicircum{}"},
+                 {"<", "\\textless{}"},
+                 {">", "\\textgreater{}"},
+                 {"|", "\\textbar{}"},
+                 {"\"", "\\textquotedbl{}"},
+                 {"--", "-{}-"}};
     const size_t escaped = *at == '\\' && at[1] && strchr("|\\`*<[", at[1]) ? 1 : 0; // as exp_escape wrote it
     at += escaped;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
