@@ -81,7 +81,7 @@ const exp_column exp_columns[] = {
     {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
     {"rule", AT(rule), 0, "rule that selects neurons at run time; predictors: what train made decides"},
     {"activity", AT(activity), 0, "fraction to be computed at run time; planted by --inject where that is given"},
-    {"tokens_trained", AT(tokens_trained), 0, "tokens learnt from: by heal in all its steps, by train without those that choose or are held out; for models of an older train all tokens of its texts"},
+    {"tokens_trained", AT(tokens_trained), 0, "tokens learnt from: by heal in all its steps up to the weights that are written, by train without those that choose or are held out; for models of an older train all tokens of its texts"},
     {"base_ppl", AT(base_ppl), 8, "perplexity of the base on the same tokens: the dense value"},
     {"base_repeats", AT(base_repeats), 4, "repeats of the base; unknown where its predictions were stored"},
     {"ln_ratio_se_blocks", AT(ln_ratio_se_blocks), 4, "standard error of ln_ratio by bootstrap over runs of windows; unknown for fewer than ten runs"},
@@ -338,14 +338,6 @@ static const char *value_of(const json_t *args, size_t i, const char *option) {
     return arg[n] == '=' ? arg + n + 1 : arg[n] ? NULL : json_string_value(json_array_get(args, i + 1));
 }
 
-static bool has_flag(const json_t *args, const char *flag) {
-    for (size_t i = 0; i < json_array_size(args); i++) {
-        const char *arg = json_string_value(json_array_get(args, i));
-        if (arg && !strcmp(arg, flag)) return true;
-    }
-    return false;
-}
-
 /* Tokens of the texts of a step: what is known of a train that does not say how many it learnt from. */
 static json_int_t step_tokens(const json_t *step) {
     json_int_t n = 0;
@@ -440,8 +432,6 @@ static void fill_step(void *history_pointer, const json_t *step) {
         if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
     }
     fill_type(r, args, heals);
-    if (cuts && *r->repair && has_flag(args, "--sequential"))
-        snprintf(r->repair + strlen(r->repair), sizeof r->repair - strlen(r->repair), " sequential");
     if (cuts && h->has_cut) add_cut(r, &before);
     h->has_cut |= cuts;
     if (tokens_before > 0) add_training(r, tokens_before, minutes_before);

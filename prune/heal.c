@@ -850,8 +850,10 @@ static int measure_start(run *r, dw_err *err) {
     if (p->steps) return 0;
     if (distil_held_out(&r->d, &r->d.first_held_out, err)) return -1;
     r->began = dw_now();
-    p->reserve += 2 * (r->began - began);
-    p->expected = 2 * (r->began - began) * o.batch / o.n_held;
+    const double took = r->began - began;
+    p->budget -= took;
+    p->reserve += took;
+    p->expected = 2 * took * o.batch / (double)distil_n_held(r->in.text, r->in.n_text, o.n_ctx);
     return 0;
 }
 

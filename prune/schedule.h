@@ -4,8 +4,8 @@
  *
  *     done = steps / n_steps        or   seconds / (budget - reserve)
  *
- * where seconds count from the first step on, and `reserve` is what the first and the last measurement and the file need.
- * A step that would end too late is not begun; the first step always is.  The rate follows dw_cosine over `done`; by
+ * where seconds count from the first step on, `budget` is what is left then, and `reserve` what the last measurement and
+ * the file need.  A step that would end too late is not begun; the first step always is.  The rate follows dw_cosine over `done`; by
  * time, how long the next step will take is taken from the longest so far, at first from `expected`.
  *
  * The best.  After each tenth of the run the held-out loss is measured.  The values of the lowest one win.  After

@@ -1025,7 +1025,7 @@ static void learns_sparsity(void) {
 static double play(schedule *s, double step, double measurement, int *n_measured) {
     const double before = 2.5; // the first measurement
     double now = 0;
-    s->reserve += before;
+    s->budget -= before;
     for (*n_measured = 0; !schedule_ends(s);) {
         schedule_rate(s);
         s->steps++;

@@ -179,12 +179,11 @@ static int copy_steps(lineage *l, const dw_gguf *parent, dw_err *err) {
 static int add_upstream(lineage *l, const dw_gguf *parent, dw_err *err) {
     char text[256];
     dw_str by = {0};
-    bool unnamed = false;
-    const bool is_weighed = parent && dw_gguf_str(parent, "quantize.imatrix.file", &by, NULL) > 0;
-    if (is_weighed && lineage_learnt_unnamed(parent, &unnamed, err)) return -1;
-    if (unnamed) { // the key may go with this step
+    const int weighed = parent ? lineage_weighed_elsewhere(parent, &by, err) : 0;
+    if (weighed < 0) return -1;
+    if (weighed) { // the key may go with this step
         dw_show(text, sizeof text, by.ptr, by.len);
-        if (lineage_fact(l, "unnamed_data", *text ? text : "-", err)) return -1;
+        if (lineage_fact(l, "unnamed_data", *text ? dw_base_name(text) : "-", err)) return -1;
     }
     if (!parent || dw_gguf_str(parent, LINEAGE_BY_UPSTREAM, &by, NULL) <= 0) return 0;
     dw_show(text, sizeof text, by.ptr, by.len);

@@ -87,6 +87,8 @@ char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, 
 /* Whether a step learnt from data that it does not name, so that no text can be said to be unseen: importances of
  * unknown texts, a plan of unknown origin, a foreign file quantized with importances. */
 int lineage_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err);
+/* 1: only a key of the file says so; *by is what it names; else 0, or -1. */
+int lineage_weighed_elsewhere(const dw_gguf *g, dw_str *by, dw_err *err);
 /* Tokens of a run that the n ids share, by the same rule, with one of these texts, *which; 0: with none; -1: an error.
  * Texts of the file sha256, from which the ids come, are left out. */
 long lineage_shared_run(const struct kit_stats_text *text, size_t n_text, const char sha256[65], const int32_t *ids,

@@ -41,19 +41,32 @@ static bool names_its_data(const json_t *step) {
 }
 
 typedef struct findings {
-    bool unnamed, weighed; // weighed: requant had importances whose texts it names
+    bool unnamed, weighed; // weighed: requant or heal had importances, which it names
 } findings;
 
 static void look_at(void *ctx, const json_t *step) {
     findings *f = ctx;
     const char *name = json_string_value(json_object_get(step, "tool"));
-    f->weighed |= name && !strcmp(name, "requant") && has_option(json_object_get(step, "args"), "--stats");
+    const bool rounds = name && (!strcmp(name, "requant") || !strcmp(name, "heal"));
+    f->weighed |= rounds && has_option(json_object_get(step, "args"), "--stats");
     f->unnamed |= !names_its_data(step) || json_object_get(json_object_get(step, "facts"), "unnamed_data");
+}
+
+/* A key that no step of the lineage accounts for: another program quantized the file with importances. */
+static bool weighed_elsewhere(const dw_gguf *g, const findings *f) {
+    return dw_gguf_find(g, "quantize.imatrix.file") && !f->weighed;
 }
 
 int lineage_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err) {
     findings f = {false, false};
     const int rc = lineage_steps(g, look_at, &f, err);
-    *unnamed = f.unnamed || (dw_gguf_find(g, "quantize.imatrix.file") && !f.weighed);
+    *unnamed = f.unnamed || weighed_elsewhere(g, &f);
     return rc;
+}
+
+int lineage_weighed_elsewhere(const dw_gguf *g, dw_str *by, dw_err *err) {
+    findings f = {false, false};
+    if (lineage_steps(g, look_at, &f, err)) return -1;
+    *by = (dw_str){"", 0};
+    return !f.unnamed && weighed_elsewhere(g, &f) && dw_gguf_str(g, "quantize.imatrix.file", by, NULL) >= 0;
 }

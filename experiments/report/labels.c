@@ -140,12 +140,17 @@ bool exp_is_healed(const exp_labels *l, const exp_line *line) {
     return is_known(cell_of(l, line, "tokens_trained")) && strcmp(cell_of(l, line, "rule"), "predictors");
 }
 
-/* "healed 6144 tokens"; without their number where the run was planned by time or rows were joined. */
-static void append_healed(char text[EXP_LABEL], size_t *n, const exp_labels *l, const exp_line *line) {
-    char tokens[48] = "";
-    const char *count = exp_line_text(l->rows, line, exp_rows_find(l->rows, "tokens_trained"));
-    if (count && !is_known(cell_of(l, line, "minutes_trained"))) snprintf(tokens, sizeof tokens, "%.30s tokens", count);
-    append(text, n, "healed", tokens);
+/* "healed 6144 tokens", or minutes where the run was planned by them; of predictors "4096 tokens".  Rows that were joined
+ * may differ in their tokens. */
+static void append_training(char text[EXP_LABEL], size_t *n, const exp_labels *l, const exp_line *line) {
+    char length[48] = "";
+    const char *tokens = exp_line_text(l->rows, line, exp_rows_find(l->rows, "tokens_trained"));
+    const char *minutes = cell_of(l, line, "minutes_trained");
+    if (is_known(minutes))
+        snprintf(length, sizeof length, "%.2g minutes", atof(minutes));
+    else if (tokens && is_known(tokens))
+        snprintf(length, sizeof length, "%.30s tokens", tokens);
+    if (exp_is_healed(l, line) || *length) append(text, n, exp_is_healed(l, line) ? "healed" : "", length);
 }
 
 /* Whether a column before the i-th says the same: type, types and a sweep's variable may. */
@@ -163,7 +168,7 @@ static size_t append_treatment(char text[EXP_LABEL], size_t n, const exp_labels 
     for (size_t i = 0; i < l->n_columns; i++) {
         const char *name = l->rows->column[l->column[i]], *value = said_in(l, line, wanted, i);
         if (!strcmp(name, "tokens_trained")) {
-            if ((!wanted || wanted[i]) && exp_is_healed(l, line)) append_healed(text, &n, l, line);
+            if (!wanted || wanted[i]) append_training(text, &n, l, line);
             continue;
         }
         if (!value) continue;

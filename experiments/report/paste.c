@@ -374,8 +374,7 @@ static const char *latex_of(const char *at, size_t *n, char own[8]) {
                  {"<", "\\textless{}"},
                  {">", "\\textgreater{}"},
                  {"|", "\\textbar{}"},
-                 {"\"", "\\textquotedbl{}"},
-                 {"--", "-{}-"}};
+                 {"\"", "\\textquotedbl{}"}};
     const size_t escaped = *at == '\\' && at[1] && strchr("|\\`*<[", at[1]) ? 1 : 0; // as exp_escape wrote it
     at += escaped;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
@@ -383,6 +382,7 @@ static const char *latex_of(const char *at, size_t *n, char own[8]) {
         if (!strncmp(at, forms[i].text, strlen(forms[i].text))) return forms[i].latex;
     }
     *n = 1 + escaped;
+    if (at[0] == '-' && at[1] == '-') return "-{}"; // two are a dash in TeX
     if (*at == '\\') return "\\textbackslash{}";
     snprintf(own, 8, "%s%c", strchr("&%$#_{}", *at) ? "\\" : "", *at);
     return own;

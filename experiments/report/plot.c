@@ -126,7 +126,8 @@ static bool is_pruned(const exp_rows *r, const exp_line *line) {
 /* A type or mixture for the whole model.  Methods with fewer bits than their file's type say so in nominal_bits. */
 static bool is_plain_quantization(const exp_rows *r, const exp_line *line) {
     return !line->is_dense && !is_pruned(r, line) && !strcmp(cell_of(r, line, "tool"), "requant") &&
-           is_known(cell_of(r, line, "type")) && !is_known(cell_of(r, line, "nominal_bits"));
+           !is_known(cell_of(r, line, "tokens_trained")) && is_known(cell_of(r, line, "type")) &&
+           !is_known(cell_of(r, line, "nominal_bits"));
 }
 
 /* What a line's series is called when nothing was said: what was done to the model. */
@@ -144,11 +145,10 @@ static const char *treatment_of(const plot *p, const exp_rows *r, const exp_line
 static void name_treatment(char name[LABEL - 60], const plot *p, const exp_rows *r, const exp_line *line) {
     exp_clip(name, LABEL - 60, treatment_of(p, r, line));
     size_t n = strlen(name);
-    const bool is_pruned_line = p->labels && is_pruned(r, line);
-    const char *repair = is_pruned_line && exp_labels_tell(p->labels, "repair") ? cell_of(r, line, "repair") : "-";
+    const char *repair = p->labels && exp_labels_tell(p->labels, "repair") ? cell_of(r, line, "repair") : "-";
     if (is_known(repair)) n += (size_t)snprintf(name + n, LABEL - 60 - n, ", %.20s", repair);
-    if (is_pruned_line && n < LABEL - 60 && exp_labels_tell(p->labels, "tokens_trained") &&
-        exp_is_healed(p->labels, line))
+    const bool tells_healed = p->labels && exp_labels_tell(p->labels, "tokens_trained");
+    if (n < LABEL - 60 && tells_healed && exp_is_healed(p->labels, line))
         snprintf(name + n, LABEL - 60 - n, ", healed");
 }
 

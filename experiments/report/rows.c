@@ -124,6 +124,13 @@ static int add_column(exp_rows *r, size_t *cap, const char *name, dw_err *err) {
     return 0;
 }
 
+/* The seeds of controls that a sweep adds (controls.h) are called seed, where the row has no other. */
+static const char *name_of_variable(const char *name, const char *variant) {
+    const bool is_of_control = !strcmp(name, "twin_seed") || !strcmp(name, "fixed_seed");
+    const bool has_seed = !strncmp(variant, "seed=", 5) || strstr(variant, " seed=");
+    return is_of_control && !has_seed ? "seed" : name;
+}
+
 /* Calls fn for each variable of a row that tells what was done. */
 static int each_variable(exp_rows *r, size_t row, const char *variant,
                          int (*fn)(exp_rows *r, size_t row, const char *name, const char *value, void *ctx), void *ctx,
@@ -134,7 +141,8 @@ static int each_variable(exp_rows *r, size_t row, const char *variant,
     r->variant[row] = dw_strdup(variant, err);
     if (!r->variant[row]) return -1;
     for (char *at = r->variant[row]; !rc && (at = next_variable(at, &name, &value));)
-        if (*name && value && *value && exp_heading_of(name).role == EXP_TREATMENT) rc = fn(r, row, name, value, ctx);
+        if (*name && value && *value && exp_heading_of(name).role == EXP_TREATMENT)
+            rc = fn(r, row, name_of_variable(name, variant), value, ctx);
     return rc;
 }
 
@@ -565,16 +573,11 @@ static bool is_length(const char *column) {
     return !strcmp(column, "tokens_trained") || !strcmp(column, "minutes_trained");
 }
 
-/* Variables of controls that a sweep adds: twin_seed, fixed_seed. */
-static bool is_seed_of_control(const char *column, const char *join) {
-    return !strcmp(join, "seed") && (!strcmp(column, "twin_seed") || !strcmp(column, "fixed_seed"));
-}
-
 /* All keys but the column that rows are joined over, and but the length of training unless `with_lengths`. */
 static void find_keys(bool *key, const exp_rows *r, const char *join, bool with_lengths) {
     for (size_t c = 0; c < r->n_columns; c++) {
         const char *name = r->column[c];
-        key[c] = exp_is_key(name) && strcmp(name, join) && !is_hash_of(name, join) && !is_seed_of_control(name, join) &&
+        key[c] = exp_is_key(name) && strcmp(name, join) && !is_hash_of(name, join) &&
                  (with_lengths || !is_length(name));
     }
 }
