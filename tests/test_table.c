@@ -794,6 +794,26 @@ static void labels(void) {
     CHECK(strstr(out, "| cut.gguf "), "files that a person named keep their names: %s", out);
 }
 
+/* Repairs, and how long a model learned, are told apart; seeds of a sweep's own controls are joined as seeds. */
+static void labels_of_repairs_and_training(void) {
+    FILE *f = fopen(test_file("learned.tsv"), "w");
+    fprintf(f, "model\ttext\tbase\tmetric\trate\trepair\ttokens_trained\tminutes_trained\tppl\tvariant\n"
+               "dense\t*\tdense\t-\t-\t-\t-\t-\t10\tpart=x\n"
+               "a\t*\tdense\tenergy\t0.2\t-\t-\t-\t15\tmetric=energy\n"
+               "b\t*\tdense\tenergy\t0.2\tlsq\t-\t-\t14\tmetric=energy\n"
+               "c\t*\tdense\tenergy\t0.2\tlsq\t6144\t-\t13\tmetric=energy\n"
+               "d\t*\tdense\tenergy\t0.2\tlsq\t9999\t5.98\t12\tmetric=energy\n"
+               "e\t*\tdense\trandom\t0.2\t-\t-\t-\t20\ttwin_seed=1\n"
+               "f\t*\tdense\trandom\t0.2\t-\t-\t-\t22\ttwin_seed=2\n");
+    fclose(f);
+    const char *out = shown(test_file("learned.tsv"), "--join seed");
+    static const char *const wanted[] = {"| energy ", "| energy, lsq ", "| energy, lsq, healed 6144 tokens ",
+                                         "| energy, lsq, healed 6 minutes ", "| random (mean of 2) "};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        CHECK(strstr(out, wanted[i]), "'%s' in %s", wanted[i], out);
+    CHECK(!strstr(out, "repair lsq"), "not all are repaired: %s", out);
+}
+
 static void labels_of_layers_and_heads(void) {
     FILE *f = fopen(test_file("dropped.tsv"), "w");
     fprintf(f, "model\ttext\tbase\tmetric\trate\tlayers_dropped\tkv_heads\tppl\tvariant\n"
@@ -946,6 +966,7 @@ static const test_case cases[] = {
      plain_quantizations},
     {"SVG, PDF and PNG are drawn by the name of the file, the same bytes each time", pictures},
     {"rows of a sweep are called by what was done, and so is what dominates them", labels},
+    {"... and of a sweep that repairs and heals by that, too", labels_of_repairs_and_training},
     {"labels say how many layers were dropped and how many KV heads are kept", labels_of_layers_and_heads},
     {"labels tell several bases apart, and say a type once", labels_of_several_bases},
     {"a table says nothing of what no row knows, and why a ratio to the base is unknown", only_what_is_known},
