@@ -441,7 +441,7 @@ static void fill_step(void *history_pointer, const json_t *step) {
 static void fill_upstream(exp_result *r, const dw_gguf *g) {
     dw_str by;
     if (dw_gguf_str(g, LINEAGE_BY_UPSTREAM, &by, NULL) <= 0) return;
-    const char *comma = memrchr(by.ptr, ' ', by.len), *type = comma ? comma + 1 : by.ptr;
+    const char *space = memrchr(by.ptr, ' ', by.len), *type = space ? space + 1 : by.ptr;
     snprintf(r->tool, sizeof r->tool, "versus"); // --quantize
     snprintf(r->type, sizeof r->type, "%.*s", (int)(by.ptr + by.len - type), type);
 }

@@ -614,7 +614,7 @@ static int open_run(run *r, dw_pool *pool, dw_err *err) {
     follow_recipe(r);
     if (read_texts(&r->in, err) || (o.as && open_mixture(r, err))) return -1;
     distil_options options = options_of(r, pool);
-    /* The healed file; its types, and so its size, are those of the cut one, or fewer bits. */
+    /* Without --as the healed file is as large as the cut one. */
     if (!o.as && kit_need_disk(o.out, (double)dw_gguf_file_bytes(dw_model_gguf(r->in.model)), err)) return -1;
     if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || choose_memory(r, &options, err) || identify(r, err))
         return -1;

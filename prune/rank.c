@@ -233,12 +233,6 @@ static void check_outputs(void) {
         die_usage("only one of the plan, the scores, the ablation and the comparison can go to standard output");
 }
 
-/* Exact selection, heads, and trials of cut models, which statistics repair. */
-static bool uses_blas(void) {
-    const bool is_obs = o.metric && rank_is_obs(rank_find_metric(o.metric));
-    return is_obs || o.heads > 0 || (o.stats && (o.ablation || prune_allocator_find(o.allocate)->runs_model));
-}
-
 /* Options that others make meaningless. */
 static void check_idle(const prune_allocator *allocator) {
     if (opt_is_given("sample") && !o.ablation) die_usage("--sample is for --ablation");
@@ -284,6 +278,12 @@ static void check_options(void) {
     check_idle(prune_allocator_find(o.allocate));
     if (o.rate < 0) o.rate = 0;
     if (!o.sample) o.sample = SAMPLE;
+}
+
+/* Exact selection, heads, and trials of cut models, which statistics repair. */
+static bool uses_blas(void) {
+    const bool is_obs = o.metric && rank_is_obs(rank_find_metric(o.metric));
+    return is_obs || o.heads > 0 || (o.stats && (o.ablation || prune_allocator_find(o.allocate)->runs_model));
 }
 
 /* Of the metrics that are used. */

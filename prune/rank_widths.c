@@ -71,17 +71,15 @@ void rank_warn_of_rate(const prune_task *t, double wanted, const int *n_keep) {
     if (t->us > 0 || !(wanted > 0) || fabs(reached - wanted) <= 0.01) return;
     if (t->bytes > 0)
         warn("--bytes needs a rate of %.4f, and %.4f goes, because widths are multiples of %d; a smaller --multiple or "
-             "--group may "
-             "keep more neurons in as many bytes",
+             "--group may keep more neurons in as many bytes",
              wanted, reached, t->unit);
     else
         warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with "
-             "plans of "
-             "exactly that rate; a smaller --multiple or --group comes nearer",
+             "plans of exactly that rate; a smaller --multiple or --group comes nearer",
              wanted, reached, t->unit);
 }
 
-/* Whether widths that are multiples of the unit fill the blocks of down, as it is and as --as wants it. */
+/* Fails unless widths that are multiples of the unit fill the blocks of down, as it is and as --as wants it. */
 static int check_unit(const prune_task *t, const char *as, dw_err *err) {
     const dw_qtype_row *down = largest_block(t->model);
     const int block = prune_sizes_block(t->sizes);

@@ -115,9 +115,8 @@ static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_blo
  * (kernels_dot_rows.inc), and long calls on Zen 5 as three streams (below).  What comes is prefetched into the second-level
  * cache, and from a shorter distance into the first: early prefetches there would drive out F32 activations.  Where
  * nothing is prefetched into the first (Zen 5 from memory, AMD with AVX2), the code below prefetches the current bytes,
- * which cost nothing clear on Zen 3.
- * The CPU's maker and generation decide the distances (dw_reach_of in cpu_features.c); results/kernels.md has what they
- * were chosen from.
+ * which cost nothing clear on Zen 3.  The CPU's maker and generation decide the distances (dw_reach_of in
+ * cpu_features.c); results/kernels.md has what they were chosen from.
  *
  * A call with LONG_RUN rows or more is probably a piece of a matrix, so the beginning of the next piece is prefetched,
  * too (of pairs of long rows, that of its first row).  Fewer rows come from a list, and prefetching stops at the end of the

@@ -67,7 +67,8 @@ int dw_tokenize(const dw_tokenizer *t, const char *text, size_t len, unsigned fl
 /* Writes up to cap of the token's bytes into buf; returns how many the token has.  Control tokens have none unless
  * `special`.  The bytes of one UTF-8 character may come from several tokens. */
 size_t dw_token_bytes(const dw_tokenizer *t, int32_t id, bool special, char *buf, size_t cap);
-/* Text of n ids, NUL-terminated; free() it.  Ids that are no tokens have no text.  If the vocabulary adds a space before a text, that space is removed. */
+/* Text of n ids, NUL-terminated; free() it.  Ids that are no tokens have no text.  If the vocabulary adds a space
+ * before a text, that space is removed. */
 char *dw_detokenize(const dw_tokenizer *t, const int32_t *ids, size_t n, bool special, size_t *len, dw_err *err);
 bool dw_token_ends(const dw_tokenizer *t, int32_t id); // end of sequence, turn or message
 const dw_vocab *dw_tokenizer_vocab(const dw_tokenizer *t);

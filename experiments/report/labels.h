@@ -1,7 +1,8 @@
 /* labels.h - what a line of results is called: what was done to its model, in words.
  *
  * "energy, rate 0.2, group 64, Q4_K_M": the metric or rule and what else differs between the lines, numbers with the
- * name of their column; all columns where nothing of the line's own does.  The dense model is "dense"; where there are
+ * name of their column; all columns where nothing of the line's own does.  Repair and healing are named where lines
+ * differ in them: "energy, rate 0.2, repaired, healed 6144 tokens".  The dense model is "dense"; where there are
  * several, with what differs between them, "dense, qwen3".  A line of which nothing is known keeps the name of its
  * file. */
 #ifndef EXP_LABELS_H

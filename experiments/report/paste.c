@@ -365,15 +365,8 @@ static int print_markdown(FILE *out, const exp_sheet *s, dw_err *err) {
 static const char *latex_of(const char *at, size_t *n, char own[8]) {
     static const struct {
         const char *text, *latex;
-    } forms[] = {{"±", "$\\pm$"},
-                 {"≥", "$\\ge$"},
-                 {"÷", "$\\div$"},
-                 {"…", "\\ldots{}"},
-                 {"~", "\\textasciitilde{}"},
-                 {"^", "\\textasciicircum{}"},
-                 {"<", "\\textless{}"},
-                 {">", "\\textgreater{}"},
-                 {"|", "\\textbar{}"},
+    } forms[] = {{"±", "$\\pm$"}, {"≥", "$\\ge$"}, {"÷", "$\\div$"}, {"…", "\\ldots{}"}, {"~", "\\textasciitilde{}"},
+                 {"^", "\\textasciicircum{}"}, {"<", "\\textless{}"}, {">", "\\textgreater{}"}, {"|", "\\textbar{}"},
                  {"\"", "\\textquotedbl{}"}};
     const size_t escaped = *at == '\\' && at[1] && strchr("|\\`*<[", at[1]) ? 1 : 0; // as exp_escape wrote it
     at += escaped;

@@ -5,9 +5,10 @@
  *   plain rounding    The model that is cut, uncut but in six mixtures, Q8_0 to Q2_K, as rounded_NAME.  It is made from
  *                     the 16-bit model (that of `cut --source`, or the first model of the chain of -m) and with the
  *                     statistics that the cut used if they are of that model, so the control has what the cut had.
- *                     For any number of bytes between those of Q2_K and of the 16-bit model two of the controls are the nearest smaller and the
- *                     nearest larger one.  Not added where some `requant` of the grid rounds the 16-bit model itself.
- *                     It is a control of cuts: a grid without rows of a cut model gets none.
+ *                     For any number of bytes between those of Q2_K and of the 16-bit model two of the controls are
+ *                     the nearest smaller and the nearest larger one.  Not added where some `requant` of the grid
+ *                     rounds the 16-bit model itself.  It is a control of cuts: a grid without rows of a cut model
+ *                     gets none.
  *   fixed neurons     Every step with `gate --rule ..` once more as fixed_NAME, with the rules static and random (three
  *                     seeds, in the variable seed, or fixed_seed beside random neurons or a seed of the grid's own): the
  *                     same neurons for every token, as many as the gate opens in groups of the same size,
